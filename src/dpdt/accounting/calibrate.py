@@ -1,0 +1,83 @@
+"""The noise that meets a target ε."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+
+from dpdt.accounting.composition import Composition
+from dpdt.accounting.guarantee import Accountant
+from dpdt.errors import InputError
+from dpdt.ledger import Ledger, Run
+
+TOLERANCE = 1e-4  # the target is met from below within this share
+
+
+def scaled(ledger: Ledger, factor: float, kinds: Collection[str] | None = None) -> Ledger:
+    """The ledger of the same run with the noise of some kinds of block (or all) multiplied."""
+    chosen = [kinds is None or block.kind in kinds for block in ledger.header.blocks]
+    runs = [
+        Run(
+            setting=replace(
+                run.setting,
+                noise=tuple(
+                    s * factor if hit else s
+                    for s, hit in zip(run.setting.noise, chosen, strict=True)
+                ),
+            ),
+            steps=run.steps,
+        )
+        for run in ledger.runs
+    ]
+    return replace(ledger, runs=runs)
+
+
+def calibrate(
+    ledger: Ledger,
+    epsilon: float,
+    delta: float,
+    *,
+    accountant: Accountant | None = None,
+    kinds: Collection[str] | None = None,
+) -> float:
+    """The factor on the noise for which the accountant says `epsilon`, by bisection.
+
+    Guarantees: with the returned factor the accountant's ε is at most the target.
+    """
+    judge = accountant or Composition()
+
+    def spent(log_factor: float) -> float:
+        guarantee = judge.guarantee(scaled(ledger, math.exp(log_factor), kinds), delta)
+        if not guarantee.valid and ledger.header.private:
+            why = guarantee.failed.why if guarantee.failed else ""
+            raise InputError(f"accountant {judge.name!r} is not valid for this run: {why}")
+        return guarantee.epsilon
+
+    low = high = 0.0
+    if spent(high) > epsilon:
+        while spent(high) > epsilon:
+            low, high = high, high + 1.0
+            if high > 60:
+                raise InputError(
+                    f"privacy.epsilon: no noise reaches {epsilon} at delta {delta}; "
+                    + (
+                        "the other kinds of block alone spend more, so raise their noise too"
+                        if kinds is not None
+                        else "use fewer epochs, more auxiliaries or a larger epsilon"
+                    )
+                )
+    else:
+        while spent(low) <= epsilon:
+            low, high = low - 1.0, low
+            if low < -60:
+                raise InputError(
+                    f"privacy.epsilon: this run spends less than {epsilon} with any noise; "
+                    "it trains on nothing"
+                )
+    for _ in range(60):
+        if high - low < 1e-12 or abs(spent(high) - epsilon) <= TOLERANCE * epsilon:
+            break
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
+    return math.exp(high)

@@ -1,0 +1,158 @@
+"""What an accountant says of a run: a number, and the conditions it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dpdt.ledger import Ledger
+
+UNITS = ("example", "shard", "user")
+RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """A sentence a user understands, whether it holds for this run, and why."""
+
+    text: str
+    holds: bool
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """(ε, δ)-differential privacy as computed by one accountant; a claim unless `valid`."""
+
+    accountant: str
+    epsilon: float
+    delta: float
+    mu: float | None
+    unit: str  # example | shard | user
+    relation: str  # replace-one | add-remove
+    observer: str  # what the adversary sees: "last iterate" | "all iterates"
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return all(condition.holds for condition in self.conditions)
+
+    @property
+    def failed(self) -> Condition | None:
+        return next((c for c in self.conditions if not c.holds), None)
+
+
+class Accountant(Protocol):
+    name: str
+
+    def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
+        """What must hold of the run, checked against its ledger."""
+        ...
+
+    def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
+        """The accountant's number, with its conditions."""
+        ...
+
+
+def not_private(ledger: Ledger) -> Condition:
+    """The condition that every accountant shares."""
+    return Condition(
+        text="noise and sampling come from operating-system entropy",
+        holds=ledger.header.private,
+        why=(
+            "drawn afresh for this run and never recorded"
+            if ledger.header.private
+            else "a fixed seed was used, so anyone who knows it can subtract the noise"
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """All guarantees of a run.
+
+    `proven` is the smallest valid one of one unit, relation, δ and observer.
+    """
+
+    delta: float
+    unit: str
+    relation: str
+    steps: int
+    epochs: float
+    guarantees: tuple[Guarantee, ...] = field(default=())
+    observer: str = "last iterate"
+
+    @property
+    def proven(self) -> Guarantee | None:
+        """The headline. A guarantee against who sees all iterates also holds for the last one."""
+        seen = {"last iterate": ("last iterate", "all iterates")}.get(
+            self.observer, (self.observer,)
+        )
+        candidates = [
+            g
+            for g in self.guarantees
+            if g.valid
+            and (g.unit, g.relation, g.delta) == (self.unit, self.relation, self.delta)
+            and g.observer in seen
+        ]
+        return min(candidates, key=lambda g: g.epsilon, default=None)
+
+    @property
+    def epsilon(self) -> float:
+        """The proven ε; infinite if nothing is proven."""
+        return self.proven.epsilon if self.proven else float("inf")
+
+    def as_json(self) -> dict[str, Any]:
+        proven = self.proven
+        return {
+            "delta": self.delta,
+            "unit": self.unit,
+            "relation": self.relation,
+            "observer": self.observer,
+            "steps": self.steps,
+            "epochs": self.epochs,
+            "guarantees": [
+                {
+                    "accountant": g.accountant,
+                    "epsilon": _finite(g.epsilon),
+                    "mu": _finite(g.mu),
+                    "valid": g.valid,
+                    "unit": g.unit,
+                    "relation": g.relation,
+                    "observer": g.observer,
+                    "conditions": [
+                        {"text": c.text, "holds": c.holds, "why": c.why} for c in g.conditions
+                    ],
+                }
+                for g in self.guarantees
+            ],
+            "proven": proven
+            and {"accountant": proven.accountant, "epsilon": _finite(proven.epsilon)},
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(_line(g, headline=g is self.proven) for g in self._ordered())
+
+    def _ordered(self) -> list[Guarantee]:
+        return sorted(self.guarantees, key=lambda g: (g is not self.proven, not g.valid))
+
+
+def _line(g: Guarantee, *, headline: bool) -> str:
+    neighbour = f"{RELATIONS[g.relation]} {g.unit}"
+    if g.valid:
+        status = "proven  " if headline else "holds   "
+        return (
+            f"ε ≤ {_number(g.epsilon):8} {status}  {g.accountant} · {neighbour} · "
+            f"δ = {g.delta:g} · {g.observer}"
+        )
+    why = g.failed.why if g.failed else ""
+    return f"ε = {_number(g.epsilon):8} claimed   {g.accountant} · not valid here: {why}"
+
+
+def _number(x: float) -> str:
+    return "∞" if x == float("inf") else f"{x:.4g}" if x < 1e5 else f"{x:.3e}"
+
+
+def _finite(x: float | None) -> float | None:
+    """JSON has no infinity: null stands for "no bound"."""
+    return None if x is None or x == float("inf") else x

@@ -1,0 +1,1 @@
+"""Algorithm 1 and nothing else: no files, no printing, no configuration."""

@@ -1,0 +1,177 @@
+"""Stage 1: from an auxiliary's gradient to its bounded contribution and its new multiplier.
+
+For every auxiliary k and block, with g the gradient of its micro-batch at θ, π its multiplier,
+V its preconditioner, C the clipping threshold, ρ the penalty, η the cap on the learning rate:
+
+    π̂ = π · C / max(C, ‖π‖)                                             `clip_`
+    p = V (g + π + weight decay · θ)
+    η_k = the largest value in [0, η] with ‖2ρη_k p − π̂‖ ≤ C             `adaptive_rate`
+    u = η_k p,   π ← π̂ − ρu,   contribution ∇h = 2ρu − π̂                 `contribute_`
+    ‖∇h‖ ≤ C, enforced                                                   `bound_`
+
+Where no multiplier is kept (π = 0) the last lines become one: ∇h = clip_C(2ρηV g), in
+`contribute_plainly_`.
+
+Buffers are [rows, parameters], a row an auxiliary; norms and rates are [rows, blocks] in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.preconditioner import Preconditioner
+
+
+@dataclass
+class Tally:
+    """What a step saw, summed over auxiliaries and blocks. Private: it depends on the data."""
+
+    nonfinite: int = 0  # contributions replaced by 0
+    cut: int = 0  # contributions whose learning rate (or norm) was cut
+    total: int = 0
+    bias: float = 0.0  # largest clipping bias ‖κ‖ = ‖π − π̂‖
+    spread: float = 0.0  # Σ ‖θ_k − θ‖²
+    lagrangian: float = (
+        0.0  # Σ of the auxiliaries' share of the augmented Lagrangian, less the loss
+    )
+
+    def add(self, other: Tally) -> None:
+        for name in ("nonfinite", "cut", "total", "spread", "lagrangian"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.bias = max(self.bias, other.bias)
+
+
+def clip_(layout: Layout, x: Tensor, clip: Tensor) -> Tensor:
+    """x ← x · C / max(C, ‖x‖) for every row and block; returns the norms before."""
+    norms = layout.norms(x)
+    if bool((norms > clip).any()):
+        layout.scale_(x, torch.where(norms > clip, clip / norms, 1.0))
+    return norms
+
+
+def bound_(layout: Layout, x: Tensor, clip: Tensor) -> Tensor:
+    """Enforce ‖x‖ ≤ C for every row and block, in place; returns the norms before.
+
+    Guarantees: afterwards every entry is finite and every norm at most C, whatever came in. A row
+    and block with a non-finite entry or norm becomes 0. The slack absorbs the rounding of the norm
+    and of the rescaled entries.
+    """
+    slack = 1e-5 if x.dtype == torch.float32 else 1e-13
+    limit = clip * (1.0 - slack)
+    norms = layout.norms(x)
+    nonfinite = ~torch.isfinite(norms)
+    if bool((norms > limit).any()):
+        layout.scale_(x, torch.where(norms > limit, limit / norms, 1.0))
+    if bool(nonfinite.any()):
+        layout.zero_(x, nonfinite)
+    return norms
+
+
+def adaptive_rate(
+    cap: float, penalty: Tensor, clip: Tensor, pp: Tensor, hp: Tensor, hh: Tensor
+) -> Tensor:
+    """The largest η_k in [0, cap] with ‖2ρη_k p − π̂‖ ≤ C, from pp = ‖p‖², hp = ⟨π̂,p⟩, hh = ‖π̂‖².
+
+    The positive root of a quadratic; for hp < 0 in the form that does not cancel.
+    """
+    room = (clip.square() - hh).clamp_min(0.0)
+    root = (hp.square() + pp * room).clamp_min(0.0).sqrt()
+    rate = torch.where(hp < 0, room / (root - hp), (hp + root) / pp) / (2.0 * penalty)
+    return torch.where(pp == 0, cap, rate.clamp(0.0, cap))
+
+
+def contribute_(
+    layout: Layout,
+    gradient: Tensor,
+    multiplier: Tensor,
+    second_moment: Tensor | None,
+    *,
+    preconditioner: Preconditioner,
+    updates: int,
+    decay: Tensor | None,
+    clip: Tensor,
+    penalty: Tensor,
+    lr: float,
+    diagnose: bool,
+) -> Tally:
+    """Turn gradients into contributions, in place; update multipliers and second moments.
+
+    `decay` is weight decay · θ, or None. `updates` counts the updates of V, this one included.
+    """
+    own = gradient.clone() if diagnose else None
+    a = gradient.add_(multiplier)
+    if decay is not None:
+        a.add_(decay)
+    norms = clip_(layout, multiplier, clip)  # multiplier is π̂ from here
+    squares = layout.norms(a).square_()
+    broken = ~torch.isfinite(squares)
+    if bool(broken.any()):
+        layout.zero_(a, broken)
+    if second_moment is not None:
+        preconditioner.update_(second_moment, a)
+        a.div_(preconditioner.inverse(second_moment, updates))
+        squares = layout.norms(a).square_()
+        broken |= ~torch.isfinite(squares)
+    p = a
+    rate = adaptive_rate(
+        lr,
+        penalty,
+        clip,
+        pp=squares,
+        hp=layout.dots(multiplier, p),
+        hh=torch.minimum(norms, clip).square_(),
+    )
+    broken |= ~torch.isfinite(rate)
+    step = layout.scale_(p, penalty * rate)  # ρu
+    if bool(broken.any()):
+        layout.zero_(step, broken)
+    multiplier.sub_(step)
+    tally = Tally(total=rate.numel())
+    if own is not None:
+        rho = penalty
+        along = layout.dots(own + multiplier, step) / rho  # ⟨g + π_new, u⟩
+        size = layout.norms(step).square_() / rho.square()  # ‖u‖²
+        tally.cut = int((rate < lr).sum())
+        tally.bias = float((norms - clip).clamp_min_(0.0).max())
+        tally.spread = float(size.sum())
+        tally.lagrangian = float((0.5 * rho * size - along)[~broken].sum())
+    contribution = step.sub_(multiplier)  # ρu − (π̂ − ρu) = 2ρu − π̂
+    if bool(broken.any()):
+        layout.zero_(contribution, broken)
+    broken |= ~torch.isfinite(bound_(layout, contribution, clip))
+    tally.nonfinite = int(broken.sum())
+    return tally
+
+
+def contribute_plainly_(
+    layout: Layout,
+    gradient: Tensor,
+    *,
+    inverse: Tensor | None,
+    clip: Tensor,
+    penalty: Tensor,
+    lr: float,
+    diagnose: bool,
+) -> Tally:
+    """The case π = 0, in place: ∇h = 2ρη_k V g with η_k = min(η, C / (2ρ‖V g‖)), so clip_C(2ρηV g).
+
+    `inverse` is V⁻¹, None for the identity.
+    """
+    own = gradient.clone() if diagnose else None
+    contribution = gradient.mul_((2.0 * lr * penalty).to(gradient.dtype))
+    if inverse is not None:
+        contribution.div_(inverse)
+    norms = bound_(layout, contribution, clip)
+    finite = torch.isfinite(norms)
+    tally = Tally(total=norms.numel(), nonfinite=int((~finite).sum()))
+    if own is not None:
+        along = layout.dots(own, contribution) / (2.0 * penalty)  # ⟨g, u⟩
+        size = layout.norms(contribution).square_() / (4.0 * penalty.square())  # ‖u‖²
+        tally.cut = int((norms > clip).sum())
+        tally.spread = float(size.sum())
+        tally.lagrangian = float((0.5 * penalty * size - along)[finite].sum())
+    return tally

@@ -1,0 +1,43 @@
+"""A mini-batch that knows which of its examples belong to which auxiliary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from torch import Tensor
+
+Data = Any  # a tensor, or a tuple, list or mapping of them, examples along the first dimension
+
+
+def tree_map(function: Callable[[Tensor], Any], data: Data) -> Data:
+    """Apply a function to every tensor of a batch, keeping its shape; other values stay."""
+    if isinstance(data, Tensor):
+        return function(data)
+    if isinstance(data, Mapping):
+        return {key: tree_map(function, value) for key, value in data.items()}
+    if isinstance(data, tuple | list):
+        return tuple(tree_map(function, value) for value in data)
+    return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Mini-batch number `step` of a run: auxiliary after auxiliary, `sizes[k]` examples each."""
+
+    step: int
+    epoch: int
+    data: Data
+    sizes: tuple[int, ...]
+
+    @cached_property
+    def bounds(self) -> list[tuple[int, int]]:
+        """(first, last + 1) of every auxiliary's examples in `data`."""
+        ends = list(accumulate(self.sizes))
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+
+    def slice(self, first: int, last: int) -> Data:
+        return tree_map(lambda t: t[first:last], self.data)

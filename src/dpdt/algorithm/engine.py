@@ -1,0 +1,276 @@
+"""Algorithm 1: one step is its stages in order. The only class a training loop needs.
+
+    for every auxiliary k:   gradient at θ → contribution of norm ≤ C, new π_k     (auxiliary.py)
+    θ ← Prox(θ − η̂ · direction(mean contribution + noise))                         (publish.py)
+    ρ_k for the next epoch                                                         (schedule.py)
+
+The auxiliaries themselves are never stored: the reset makes θ_k = θ, so after a step only what the
+memory keeps (memory.py) and θ, in the model, remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from dpdt.algorithm import memory, publish
+from dpdt.algorithm.auxiliary import Tally
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.diagnostics import Diagnostics, smoothness
+from dpdt.algorithm.gradients import Loss, looped, vectorised
+from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.proximal import penalty_of
+from dpdt.algorithm.readiness import Watch, refuse_unready
+from dpdt.algorithm.recipe import Recipe
+from dpdt.errors import InputError
+from dpdt.noise import Randomness
+
+CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough for the cache
+EXAMPLES = 512  # examples that are differentiated at once when vectorised
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What the person training sees of a step. Private: it depends on the data."""
+
+    loss: float
+    nonfinite: int
+    diagnostics: Diagnostics | None = None
+
+
+class Engine:
+    """Trains `model` by Algorithm 1, one `step` at a time.
+
+    Args:
+        model: any module without layers that mix examples or keep running statistics.
+        loss: (model, micro-batch) → mean loss of the micro-batch.
+        recipe: the algorithm's settings.
+        granularity: what is one block: layer, tensor, kind or model.
+        noise: the source of noise; operating-system entropy unless given.
+        seed: data-independent randomness inside the model (dropout).
+        diagnose: compute the quantities of the convergence theory at every step.
+
+    Guarantees: each step releases θ plus Gaussian noise whose sensitivity is 2C/K in every block
+    (see recipe and publish), for any model, loss and data. All state is in the model and in
+    `state_dict()`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        recipe: Recipe,
+        *,
+        granularity: str = "layer",
+        noise: Randomness | None = None,
+        seed: int = 0,
+        diagnose: bool = False,
+    ):
+        refuse_unready(model)
+        self.model, self.loss, self.recipe, self.seed = model, loss, recipe, seed
+        self.layout = Layout(model, granularity)
+        for name, values in (("clip", recipe.clip), ("noise", recipe.noise)):
+            if len(values) != self.layout.count:
+                raise InputError(
+                    f"{name}: {len(values)} values for a model of {self.layout.count} blocks"
+                )
+        self.noise = noise or Randomness()
+        self.memory = memory.make(
+            recipe.memory, self.layout, recipe.preconditioner, recipe.auxiliaries
+        )
+        self.diagnose = diagnose
+        self.steps = 0
+        self.path_length = 0.0
+        self.smoothness: float | None = None  # estimate of L, made at the first diagnosed step
+        self.random: bool | None = None  # whether the model draws random numbers; None: unknown
+        self._has_conv = any(isinstance(m, _ConvNd) for m in model.modules())
+        self._vectorise = True
+        self._workers: tuple[int, ThreadPoolExecutor] | None = None
+
+    def step(self, batch: Batch) -> StepResult:
+        """Take one step on a mini-batch."""
+        setting = self.recipe.at(batch.epoch)
+        layout, decay = self.layout, self.recipe.auxiliary_weight_decay
+        theta = layout.gather()
+        penalties = self.recipe.penalties(batch.epoch)
+        now = memory.Step(
+            index=self.steps,
+            clip=torch.tensor(setting.clip, dtype=torch.float64, device=layout.device),
+            penalty=torch.tensor(penalties, dtype=torch.float64, device=layout.device)[:, None],
+            lr=setting.lr,
+            decay=theta * decay if decay else None,
+            diagnose=self.diagnose,
+        )
+        if self.diagnose and self.smoothness is None:
+            self.smoothness = smoothness(self.model, self.loss, layout, batch)
+
+        with Watch(self.model), torch.no_grad():
+            total, losses, tally = self._auxiliaries(batch, now)
+        noisy = publish.aggregate_(
+            layout, total, self.recipe.auxiliaries, setting.noise, self.noise
+        )
+        direction = self.memory.publish(noisy, now)
+        new = publish.descend(
+            theta,
+            direction,
+            step_size=setting.step_size,
+            regularizer=self.recipe.regularizer,
+            weight_decay=self.recipe.weight_decay,
+        )
+        layout.scatter(new)
+        self.steps += 1
+        weights = torch.tensor(batch.sizes, dtype=torch.float64) / max(1, sum(batch.sizes))
+        loss = float(losses.double() @ weights)
+        return StepResult(
+            loss=loss,
+            nonfinite=tally.nonfinite,
+            diagnostics=self._diagnose(batch, tally, loss, new - theta) if self.diagnose else None,
+        )
+
+    def _auxiliaries(self, batch: Batch, now: memory.Step) -> tuple[Tensor, Tensor, Tally]:
+        """Stage 1: the sum of all contributions, the loss of every auxiliary, what was seen.
+
+        Works on chunks of auxiliaries that fit the cache. Without vectorisation a chunk is one
+        auxiliary, and chunks run on as many lanes as there are threads: a lane is a thread that
+        computes on one core, since small micro-batches keep one core busy but not several. A model
+        that draws random numbers stays on one lane, because the generator is shared; whether it
+        does is learnt in the first step.
+        """
+        number, layout = len(batch.sizes), self.layout
+        size = self._vector_size(batch)
+        rows = max(1, min(CHUNK // layout.size, EXAMPLES // size)) if size else 1
+        chunks = [slice(k, min(k + rows, number)) for k in range(0, number, rows)]
+        parallel = not size and self.random is False and layout.device.type == "cpu"
+        lanes = max(1, min(torch.get_num_threads(), number)) if parallel else 1
+        losses = torch.zeros(number)
+
+        def lane(first: int) -> tuple[Tensor, Tally]:
+            total = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
+            tally = Tally()
+            with torch.no_grad():
+                for chunk in chunks[first::lanes]:
+                    if not parallel:
+                        torch.manual_seed(hash((self.seed, self.steps, chunk.start)) % 2**63)
+                    gradient = self._gradients(batch, chunk, losses)
+                    tally.add(self.memory.contribute_(chunk, gradient, now))
+                    total += gradient.sum(0)
+            return total, tally
+
+        if lanes == 1:
+            with torch.random.fork_rng(devices=[]):
+                total, tally = lane(0)
+            return total, losses, tally
+        before = torch.get_rng_state()
+        results = self._run_lanes(lane, lanes)
+        if not torch.equal(before, torch.get_rng_state()):
+            self.random = True
+        total, tally = results[0]
+        for other, seen in results[1:]:
+            total += other
+            tally.add(seen)
+        return total, losses, tally
+
+    def _vector_size(self, batch: Batch) -> int:
+        """The size of the micro-batches if they can be differentiated all at once, else 0.
+
+        Convolutions are slower that way unless there is one example in each.
+        """
+        sizes = set(batch.sizes) - {0}
+        if not self._vectorise or len(sizes) != 1 or (self._has_conv and sizes != {1}):
+            return 0
+        return sizes.pop()
+
+    def _gradients(self, batch: Batch, chunk: slice, losses: Tensor) -> Tensor:
+        """The gradients of a chunk of auxiliaries; an empty micro-batch has gradient 0."""
+        bounds = batch.bounds[chunk]
+        out = torch.zeros(
+            len(bounds), self.layout.size, dtype=self.layout.dtype, device=self.layout.device
+        )
+        filled = [i for i, (first, last) in enumerate(bounds) if last > first]
+        size = self._vector_size(batch)
+        if size and filled:
+            data = batch.slice(bounds[0][0], bounds[-1][1])
+            part = out if len(filled) == len(out) else torch.empty_like(out[: len(filled)])
+            try:
+                values = vectorised(self.model, self.loss, self.layout, data, part, size)
+            except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError):
+                self._vectorise = False  # this model or loss does not allow it: loop below
+            else:
+                if part is not out:
+                    out[filled] = part
+                losses[chunk][filled] = values.to(losses)
+                return out
+        for i in filled:
+            data = batch.slice(*bounds[i])
+            state = torch.get_rng_state() if self.random is None else None
+            losses[chunk][i] = looped(self.model, self.loss, self.layout, data, out[i])
+            if state is not None:
+                self.random = not torch.equal(state, torch.get_rng_state())
+        return out
+
+    def _run_lanes(self, lane: Callable[[int], Any], lanes: int) -> list[Any]:
+        threads = torch.get_num_threads()
+        if self._workers is None or self._workers[0] != lanes:
+            pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(1,))
+            self._workers = (lanes, pool)
+        results = list(self._workers[1].map(lane, range(lanes)))
+        torch.set_num_threads(threads)  # what threads that others start will use
+        return results
+
+    def _diagnose(self, batch: Batch, tally: Tally, loss: float, moved: Tensor) -> Diagnostics:
+        setting, recipe = self.recipe.at(batch.epoch), self.recipe
+        auxiliaries = max(1, len(batch.sizes))
+        floor = recipe.preconditioner.floor if recipe.preconditioner.stateful else 1.0
+        estimate = self.smoothness or 0.0
+        limit = 2.0 * floor / (estimate + 5.0 * max(recipe.penalties(batch.epoch)) + 2.0)
+        self.path_length += float(moved.double().norm())
+        return Diagnostics(
+            lagrangian=loss
+            + tally.lagrangian / auxiliaries
+            + penalty_of(self.layout.gather(), recipe.regularizer, recipe.weight_decay),
+            consensus_residual=(tally.spread / auxiliaries) ** 0.5,
+            clipping_bias=tally.bias,
+            path_length=self.path_length,
+            share_cut=tally.cut / max(1, tally.total),
+            smoothness=estimate,
+            lr_limit=limit,
+            lr_condition=setting.lr < limit,
+            global_lr_condition=setting.global_lr <= 1.0,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the run needs to continue bit for bit. As secret as the data."""
+        return {
+            "steps": self.steps,
+            "parameters": {
+                n: t.detach().clone()
+                for n, t in zip(self.layout.names, self.layout.tensors, strict=True)
+            },
+            "memory": {name: t.clone() for name, t in self.memory.state().items()},
+            "noise": self.noise.state_dict(),
+            "path_length": self.path_length,
+            "smoothness": self.smoothness,
+            "random": self.random,
+            "vectorise": self._vectorise,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict()` of an engine made with the same arguments."""
+        mine = self.memory.state()
+        if set(mine) != set(state["memory"]) or set(self.layout.names) != set(state["parameters"]):
+            raise InputError("the state belongs to a run with another model or memory")
+        with torch.no_grad():
+            for name, tensor in zip(self.layout.names, self.layout.tensors, strict=True):
+                tensor.copy_(state["parameters"][name])
+            for name, kept in mine.items():
+                kept.copy_(state["memory"][name])
+        self.noise.load_state_dict(state["noise"])
+        self.steps = state["steps"]
+        self.path_length, self.smoothness = state["path_length"], state["smoothness"]
+        self.random, self._vectorise = state["random"], state["vectorise"]

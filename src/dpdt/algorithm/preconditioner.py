@@ -1,0 +1,38 @@
+"""The preconditioner V of an auxiliary's step: identity, RMSProp or Adam.
+
+V is diagonal with entries 1 / max(√v, τ) ≤ 1/τ, v a moving average of squared gradients. RMSProp
+uses v as it is, Adam corrects it for its start at zero. Only this second-moment part of Adam is a
+preconditioner; momentum is the multiplier's role in Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DECAYS = {"identity": 0.0, "rmsprop": 0.99, "adam": 0.999}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preconditioner:
+    name: str = "identity"  # identity | rmsprop | adam
+    decay: float = 0.0  # weight of the past in v
+    floor: float = 1e-8  # τ
+
+    @property
+    def stateful(self) -> bool:
+        return self.name != "identity"
+
+    def update_(self, v: Tensor, gradient: Tensor) -> None:
+        """v ← decay·v + (1 − decay)·gradient²."""
+        v.mul_(self.decay).addcmul_(gradient, gradient, value=1.0 - self.decay)
+
+    def inverse(self, v: Tensor, updates: int) -> Tensor:
+        """V⁻¹ = max(√v̂, τ), after `updates` updates of v."""
+        root = v.sqrt()
+        if self.name == "adam":
+            root.div_((1.0 - self.decay**updates) ** 0.5)
+        return root.clamp_min_(self.floor)

@@ -1,0 +1,92 @@
+"""Which models can be trained privately, and how to make others ready.
+
+A layer that mixes examples (BatchNorm) or keeps running statistics lets a record reach the result
+past the norm bound and the noise. Such layers are refused with the reason; `make_private_ready`
+replaces the usual ones.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from dpdt.errors import InputError
+
+
+def _problem(module: nn.Module) -> str | None:
+    if isinstance(module, _BatchNorm):
+        return "normalises each example with the others of its batch"
+    if isinstance(module, _InstanceNorm) and module.track_running_stats:
+        return "keeps running statistics of the data"
+    hooks = [type(h).__name__ for h in module._forward_pre_hooks.values()]
+    parametrized = [type(p).__name__ for n, p in module.named_modules() if n.endswith(".0")]
+    if "SpectralNorm" in hooks or "_SpectralNorm" in parametrized:
+        return "updates an estimate in every forward pass"
+    return None
+
+
+def refuse_unready(model: nn.Module) -> None:
+    """Raise an InputError that names the first layer that cannot be trained privately, and why."""
+    for name, module in model.named_modules():
+        reason = _problem(module)
+        if reason is not None:
+            raise InputError(
+                f"layer {name or 'model'!r} ({type(module).__name__}) {reason}, so it cannot be "
+                "trained privately; dpdt.make_private_ready(model) replaces BatchNorm by "
+                "GroupNorm(1, C)"
+            )
+
+
+def make_private_ready(model: nn.Module) -> nn.Module:
+    """Replace layers that cannot be trained privately; returns the model, changed in place.
+
+    BatchNorm becomes GroupNorm(1, C), which normalises each example by itself, with the same affine
+    parameters; InstanceNorm stops keeping running statistics. Anything else is left to the check.
+    """
+    if isinstance(model, _BatchNorm):
+        return _group_norm(model)
+    for name, child in model.named_children():
+        setattr(model, name, make_private_ready(child))
+    if isinstance(model, _InstanceNorm) and model.track_running_stats:
+        model.track_running_stats = False
+        model.running_mean = model.running_var = model.num_batches_tracked = None
+    return model
+
+
+def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
+    new = nn.GroupNorm(1, norm.num_features, eps=norm.eps, affine=norm.affine)
+    if norm.affine:
+        new.weight, new.bias = norm.weight, norm.bias
+    return new.train(norm.training)
+
+
+class Watch:
+    """Checks that no buffer of the model changes while gradients are computed.
+
+    Layers that `refuse_unready` does not know can keep statistics too. A changed buffer would be
+    private data in the released model, so the step is refused before anything is published.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+
+    def _fingerprint(self) -> dict[str, tuple[int, int]]:
+        return {name: (id(b), b._version) for name, b in self.model.named_buffers()}
+
+    def __enter__(self) -> None:
+        self.before = self._fingerprint()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            after = self._fingerprint()
+            changed = sorted(n for n in self.before | after if self.before.get(n) != after.get(n))
+            if changed:
+                raise InputError(
+                    f"buffer {changed[0]!r} changed during a training pass: it would carry private "
+                    "data into the released model; use a layer without running statistics"
+                )

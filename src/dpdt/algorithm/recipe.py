@@ -1,0 +1,65 @@
+"""Everything Algorithm 1 is told beforehand: one value for each block and epoch, no data, no torch.
+
+The effective step size is η̂ = K·η_θ / Σ_k ρ_k = η_θ / mean ρ. Nothing here may depend on the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dpdt.algorithm.preconditioner import Preconditioner
+from dpdt.algorithm.proximal import contraction
+from dpdt.algorithm.schedule import Constant, Schedule
+from dpdt.ledger import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Algorithm 1's settings. `clip` and `noise` hold one base value a block."""
+
+    auxiliaries: int  # K
+    clip: tuple[float, ...]  # C
+    noise: tuple[float, ...]  # σ
+    lr: float  # η
+    global_lr: float = 0.99  # η_θ
+    penalty: tuple[float, ...] = (1.0,)  # ρ_k: one for all, or one for each auxiliary
+    clip_schedule: Schedule = Constant()
+    noise_schedule: Schedule = Constant()
+    penalty_schedule: tuple[Schedule, ...] = (Constant(),)  # one for all, or one for each
+    memory: str = "shared"
+    preconditioner: Preconditioner = field(default_factory=Preconditioner)
+    regularizer: str = "l2"
+    weight_decay: float = 0.0  # λ, in the proximal step on θ
+    auxiliary_weight_decay: float = 0.0
+
+    @cached_property
+    def _settings(self) -> dict[int, Setting]:
+        return {}
+
+    def penalties(self, epoch: int) -> tuple[float, ...]:
+        """ρ_k during an epoch: a single value if all auxiliaries share it."""
+        factors = [schedule.factor(epoch) for schedule in self.penalty_schedule]
+        number = max(len(self.penalty), len(factors))
+        return tuple(
+            self.penalty[k % len(self.penalty)] * factors[k % len(factors)] for k in range(number)
+        )
+
+    def at(self, epoch: int) -> Setting:
+        """What every step of an epoch does."""
+        if epoch not in self._settings:
+            penalties = self.penalties(epoch)
+            penalty = sum(penalties) / len(penalties)
+            step_size = self.global_lr / penalty
+            clip = self.clip_schedule.factor(epoch)
+            noise = self.noise_schedule.factor(epoch)
+            self._settings[epoch] = Setting(
+                clip=tuple(c * clip for c in self.clip),
+                noise=tuple(s * noise for s in self.noise),
+                penalty=penalty,
+                lr=self.lr,
+                global_lr=self.global_lr,
+                step_size=step_size,
+                contraction=contraction(self.regularizer, self.weight_decay, step_size),
+            )
+        return self._settings[epoch]

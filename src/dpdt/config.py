@@ -1,0 +1,340 @@
+"""A run's configuration: a TOML file or preset, checked before any work starts.
+
+Every section is a frozen dataclass; every key has a check that says what would be right. The same
+checks serve files, `--set` and the keyword arguments of the Python interface.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from dpdt.algorithm import schedule
+from dpdt.algorithm.blocks import GRANULARITIES
+from dpdt.algorithm.preconditioner import DECAYS
+from dpdt.algorithm.proximal import REGULARIZERS
+from dpdt.errors import InputError
+
+PER_EXAMPLE = "per-example"
+MEMORIES = ("auxiliary", "shared", "none")
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def key(default: Any, text: str, check: Callable[[Any], bool]) -> Any:
+    """A configuration key: its default, what it must be in words, and the check of it."""
+    return field(default=default, metadata={"text": text, "check": check})
+
+
+def number(default: float | None, *, least: float = 0.0, most: float = math.inf) -> Any:
+    """A number ≥ least (or above 0, for a least of 0+) and ≤ most."""
+    words = f"a number from {least:g}" + ("" if most == math.inf else f" to {most:g}")
+    return key(default, words, lambda v: _number(v) and least <= v <= most)
+
+
+def positive(default: float | None, most: float = math.inf) -> Any:
+    words = "a positive number" + ("" if most == math.inf else f" up to {most:g}")
+    return key(default, words, lambda v: _number(v) and 0 < v <= most)
+
+
+def integer(default: int | None, least: int) -> Any:
+    return key(default, f"a whole number from {least}", lambda v: _integer(v) and v >= least)
+
+
+def choice(default: str, options: tuple[str, ...]) -> Any:
+    return key(default, "one of " + ", ".join(options), lambda v: v in options)
+
+
+def flag(default: bool) -> Any:
+    return key(default, "true or false", lambda v: isinstance(v, bool))
+
+
+def _table_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda v: (
+        check(v) or (isinstance(v, Mapping) and len(v) > 0 and all(check(x) for x in v.values()))
+    )
+
+
+def _schedule(value: Any) -> bool:
+    return isinstance(value, str | Mapping)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    name: str = key("digits", "the name of a data set", lambda v: isinstance(v, str))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    name: str = key("linear", "the name of a model", lambda v: isinstance(v, str))
+    hidden: tuple[int, ...] = key(
+        (64,),
+        "a list of layer widths",
+        lambda v: isinstance(v, list | tuple) and all(_integer(x) and x > 0 for x in v),
+    )
+    width: float = positive(1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    name: str = choice("dpdt", ("dpdt",))
+    auxiliaries: int | str = key(
+        PER_EXAMPLE,
+        f"a whole number from 1 or {PER_EXAMPLE!r}",
+        lambda v: v == PER_EXAMPLE or (_integer(v) and v >= 1),
+    )
+    memory: str = choice("shared", MEMORIES)
+    sampling: str = choice("partition", ("partition", "poisson"))
+    reshuffle: bool = flag(False)
+    preconditioner: str = choice("identity", tuple(DECAYS))
+    preconditioner_decay: float | None = number(None, most=0.999999)
+    floor: float = positive(1e-8)
+    lr: float = positive(0.1)
+    global_lr: float = positive(0.99)
+    penalty: Any = key(
+        1.0,
+        "a positive number, a list with one for each auxiliary, or a table {value, …schedule}",
+        lambda v: (
+            (_number(v) and v > 0)
+            or (isinstance(v, list | tuple) and len(v) > 0 and all(_number(x) and x > 0 for x in v))
+            or (isinstance(v, Mapping) and _number(v.get("value")) and v["value"] > 0)
+        ),
+    )
+    clip: Any = key(
+        1.0,
+        "a positive number, or a table of them by kind or block",
+        _table_of(lambda v: _number(v) and v > 0),
+    )
+    noise: Any = key(
+        None,
+        "a number from 0, or a table of them by kind or block",
+        _table_of(lambda v: _number(v) and v >= 0),
+    )
+    clip_schedule: Any = key("constant", "constant, paper or a table", _schedule)
+    noise_schedule: Any = key("constant", "constant or a table", _schedule)
+    penalty_schedule: Any = key(
+        "constant",
+        "constant, paper, a table, or a list with one for each auxiliary",
+        lambda v: (
+            _schedule(v) or (isinstance(v, list | tuple) and len(v) > 0 and all(map(_schedule, v)))
+        ),
+    )
+    regularizer: str = choice("l2", REGULARIZERS)
+    weight_decay: float = number(0.0)
+    auxiliary_weight_decay: float = number(0.0)
+    granularity: str = choice("layer", GRANULARITIES)
+
+    @property
+    def per_example(self) -> bool:
+        return self.auxiliaries == PER_EXAMPLE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    epochs: int = integer(20, 1)
+    batch_size: int = integer(256, 1)
+    seed: int = integer(0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    delta: float = key(
+        1e-5, "a number between 0 and 1", lambda v: isinstance(v, float) and 0.0 < v < 1.0
+    )
+    epsilon: float | None = positive(None)
+    unit: str = choice("example", ("example", "shard", "user"))
+    noise_seed: int | None = integer(None, 0)  # for tests: the run is then not private
+
+
+SECTIONS: dict[str, type] = {
+    "data": Data,
+    "model": Model,
+    "method": Method,
+    "train": Train,
+    "privacy": Privacy,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What training needs besides a model and data."""
+
+    method: Method = Method()
+    train: Train = Train()
+    privacy: Privacy = Privacy()
+
+    def __post_init__(self) -> None:
+        _check_together(self.method, self.train, self.privacy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """A whole run."""
+
+    data: Data = Data()
+    model: Model = Model()
+
+    def as_tables(self) -> dict[str, Any]:
+        """Nested dicts that can be written as TOML; keys without a value are left out."""
+        return {
+            section: {k: v for k, v in asdict(getattr(self, section)).items() if v is not None}
+            for section in SECTIONS
+        }
+
+
+def settings(**options: Any) -> Settings:
+    """Settings from flat keyword arguments: epochs=…, clip=…, epsilon=…, as in the sections."""
+    tables: dict[str, dict[str, Any]] = {"method": {}, "train": {}, "privacy": {}}
+    homes = {f.name: s for s in tables for f in fields(SECTIONS[s]) if f.name != "name"}
+    for name, value in options.items():
+        if name not in homes:
+            raise InputError(f"{name}: no such setting{_suggest(name, homes)}")
+        tables[homes[name]][name] = value
+    return Settings(**{s: _section(s, t) for s, t in tables.items()})
+
+
+def load(source: str, overrides: tuple[str, ...] = ()) -> Config:
+    """A configuration from a preset's name or a TOML file, with `a.b=c` overrides."""
+    tables = _read(source)
+    for override in overrides:
+        path, separator, text = override.partition("=")
+        parts = path.strip().split(".")
+        if not separator or len(parts) < 2:
+            raise InputError(f"--set {override}: must look like section.key=value")
+        table = tables
+        for part in parts[:-1]:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise InputError(f"--set {override}: {part} is not a table")
+        table[parts[-1]] = _value(text.strip())
+    for section, table in tables.items():
+        if section not in SECTIONS or not isinstance(table, Mapping):
+            raise InputError(f"{section}: no such section{_suggest(section, SECTIONS)}")
+    return Config(**{s: _section(s, tables.get(s, {})) for s in SECTIONS})
+
+
+def presets() -> list[str]:
+    """The names of the presets that come with the package."""
+    folder = resources.files("dpdt") / "presets"
+    return sorted(p.name[:-5] for p in folder.iterdir() if p.name.endswith(".toml"))
+
+
+def _read(source: str) -> dict[str, Any]:
+    if source in presets():
+        text = (resources.files("dpdt") / "presets" / f"{source}.toml").read_text("utf-8")
+    else:
+        path = Path(source)
+        if not path.is_file():
+            raise InputError(
+                f"{source}: neither a preset ({', '.join(presets())}) nor a file"
+                + _suggest(source, presets())
+            )
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{source}: cannot be read ({error})") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: not valid TOML ({error})") from None
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _section(name: str, table: Mapping[str, Any]) -> Any:
+    known = {f.name: f for f in fields(SECTIONS[name])}
+    values = {}
+    for option, value in table.items():
+        if option not in known:
+            raise InputError(f"{name}.{option}: no such key{_suggest(option, known)}")
+        metadata = known[option].metadata
+        if not metadata["check"](value):
+            if value is None and known[option].default is None:
+                continue
+            raise InputError(f"{name}.{option}: must be {metadata['text']}, found {value!r}")
+        values[option] = tuple(value) if isinstance(value, list) else value
+    return SECTIONS[name](**values)
+
+
+def _suggest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
+
+
+def _check_together(method: Method, train: Train, privacy: Privacy) -> None:
+    """Combinations that cannot be trained or accounted, each refused with its reason."""
+    for name in ("clip_schedule", "noise_schedule"):
+        schedule.parse(getattr(method, name), key=name)
+    if not isinstance(method.penalty_schedule, tuple):
+        schedule.parse(method.penalty_schedule, key="penalty_schedule")
+    lists = [
+        name
+        for name in ("penalty", "penalty_schedule")
+        if isinstance(getattr(method, name), list | tuple)
+    ]
+    problems = [
+        (
+            method.noise is None and privacy.epsilon is None,
+            "method.noise: missing; give it, or a target privacy.epsilon to calibrate it for",
+        ),
+        (
+            method.memory == "none" and method.preconditioner != "identity",
+            f"method.preconditioner: memory 'none' keeps no state, so it must be identity, "
+            f"found {method.preconditioner!r}",
+        ),
+        (
+            bool(lists) and (method.memory == "shared" or method.per_example),
+            f"method.{lists[0] if lists else ''}: one for each auxiliary needs memory 'auxiliary' "
+            "or 'none' and a fixed number of auxiliaries; give a single value",
+        ),
+        (
+            method.sampling == "poisson" and method.memory == "auxiliary",
+            "method.sampling: poisson needs memory 'shared' or 'none'; auxiliaries that remember "
+            "carry an example into steps it was not sampled for",
+        ),
+        (
+            method.sampling == "poisson" and privacy.unit != "example",
+            f"privacy.unit: poisson sampling protects single examples, found {privacy.unit!r}; "
+            'use sampling = "partition"',
+        ),
+        (
+            method.sampling == "poisson" and method.reshuffle,
+            "method.reshuffle: poisson sampling draws anew at every step; leave it false",
+        ),
+        (
+            privacy.unit == "user" and method.per_example,
+            "method.auxiliaries: with unit 'user' all of a user's examples share an auxiliary, "
+            "so give a number",
+        ),
+        (
+            _integer(method.auxiliaries) and int(method.auxiliaries) > train.batch_size,
+            f"method.auxiliaries: must be at most train.batch_size = {train.batch_size}, "
+            f"found {method.auxiliaries}",
+        ),
+    ]
+    for wrong, message in problems:
+        if wrong:
+            raise InputError(message)
+    for name in lists:
+        value = getattr(method, name)
+        if len(value) != method.auxiliaries:
+            raise InputError(
+                f"method.{name}: {len(value)} values for {method.auxiliaries} auxiliaries"
+            )

@@ -1,0 +1,1 @@
+"""Ways to train, behind one protocol."""

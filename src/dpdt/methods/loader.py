@@ -1,0 +1,82 @@
+"""Mini-batches in the order and grouping that the partition decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from dpdt.algorithm.batch import Batch, Data, tree_map
+from dpdt.errors import InputError
+from dpdt.partition import Partition, PoissonSampler
+
+
+def count(data: Any) -> int:
+    """The number of examples in tensors, a tuple or mapping of them, or a Dataset."""
+    if isinstance(data, Dataset):
+        return len(data)  # type: ignore[arg-type]
+    lengths: list[int] = []
+    tree_map(lambda t: lengths.append(len(t)), data)
+    if not lengths:
+        raise InputError(
+            "data: must be a tensor, a tuple or mapping of tensors, or a torch Dataset, "
+            f"found {type(data).__name__}"
+        )
+    if len(set(lengths)) > 1:
+        raise InputError(f"data: tensors of different lengths, {', '.join(map(str, lengths))}")
+    return lengths[0]
+
+
+def take(data: Any, indices: Tensor) -> Data:
+    """The examples at `indices`, as one batch."""
+    if isinstance(data, Dataset):
+        return default_collate([data[int(i)] for i in indices]) if len(indices) else None
+    return tree_map(lambda t: t[indices], data)
+
+
+class Loader:
+    """Yields the mini-batches of a whole run, from wherever it stands to the last epoch.
+
+    Guarantees: examples, grouping and order are the partition's; a batch carries its number, and
+    the step refuses any other.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        sampler: Partition | PoissonSampler,
+        batches: int,
+        steps: int,
+        device: torch.device,
+    ):
+        self.data, self.sampler, self.batches, self.steps = data, sampler, batches, steps
+        self.device = device
+        self.position = 0
+
+    def __len__(self) -> int:
+        return self.steps - self.position
+
+    def __iter__(self) -> Iterator[Batch]:
+        while self.position < self.steps:
+            step = self.position
+            self.position += 1
+            indices, sizes = self.sampler.batch(step)
+            data = take(self.data, torch.from_numpy(indices))
+            if not isinstance(data, Mapping | tuple | list | Tensor) and len(indices):
+                raise InputError(f"data: examples of type {type(data).__name__} are not tensors")
+            yield Batch(
+                step=step,
+                epoch=step // self.batches,
+                data=tree_map(lambda t: t.to(self.device), data),
+                sizes=sizes,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position, "sampler": self.sampler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = state["position"]
+        self.sampler.load_state_dict(state["sampler"])

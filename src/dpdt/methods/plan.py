@@ -1,0 +1,148 @@
+"""From settings to what will be done: the recipe, the partition's shape, the ledger of a full run.
+
+Everything here is known before training starts, so the guarantee of a run can be told beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpdt.accounting.calibrate import calibrate
+from dpdt.algorithm import schedule
+from dpdt.algorithm.blocks import Blocks
+from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
+from dpdt.algorithm.recipe import Recipe
+from dpdt.config import Method, Settings
+from dpdt.errors import InputError
+from dpdt.ledger import Header, Ledger
+from dpdt.noise import Randomness
+from dpdt.partition import Partition, PoissonSampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run of Algorithm 1, decided."""
+
+    recipe: Recipe
+    header: Header
+    epochs: int
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.header.batches
+
+    def ledger(self) -> Ledger:
+        """The ledger that a complete run will have."""
+        ledger = Ledger(self.header)
+        for epoch in range(self.epochs):
+            ledger.append(self.recipe.at(epoch), self.header.batches)
+        return ledger
+
+    def sampler(
+        self, *, seed: int, source: Randomness, users: Sequence[Any] | None
+    ) -> Partition | PoissonSampler:
+        """Who is in which mini-batch and auxiliary."""
+        header = self.header
+        if header.sampling == "poisson":
+            return PoissonSampler(
+                examples=header.examples,
+                rate=header.rate,
+                auxiliaries=header.auxiliaries,
+                per_example=header.per_example,
+                source=source,
+            )
+        return Partition(
+            examples=header.examples,
+            batches=header.batches,
+            auxiliaries=header.auxiliaries,
+            seed=seed,
+            reshuffle=header.reshuffle,
+            users=users,
+        )
+
+
+def plan(settings: Settings, blocks: Blocks, examples: int) -> Plan:
+    """Decide a run on `examples` examples; calibrates the noise if a target ε is given."""
+    method, train = settings.method, settings.train
+    if train.batch_size > examples:
+        raise InputError(
+            f"train.batch_size: must be at most the number of examples, {examples}, "
+            f"found {train.batch_size}"
+        )
+    batches = math.ceil(examples / train.batch_size)
+    poisson = method.sampling == "poisson"
+    if method.per_example:
+        auxiliaries = train.batch_size if poisson else math.ceil(examples / batches)
+    else:
+        auxiliaries = int(method.auxiliaries)
+    clip = blocks.expand(method.clip, "method.clip")
+    noise = clip if method.noise is None else blocks.expand(method.noise, "method.noise")
+    recipe = _recipe(method, auxiliaries, clip, noise)
+    if schedule.grows(recipe.clip_schedule, train.epochs):
+        warnings.warn(
+            "method.clip_schedule grows: the lemma 'Bound for Clipping Bias' needs a clipping "
+            "threshold that never increases, so it no longer bounds the bias κ",
+            stacklevel=2,
+        )
+    header = Header(
+        method="dpdt",
+        examples=examples,
+        auxiliaries=auxiliaries,
+        batches=batches,
+        memory=method.memory,
+        sampling=method.sampling,
+        unit=settings.privacy.unit,
+        blocks=blocks.blocks,
+        per_example=method.per_example,
+        rate=train.batch_size / examples if poisson else 1.0,
+        reshuffle=method.reshuffle,
+        preconditioner=method.preconditioner,
+        regularizer=method.regularizer if method.weight_decay else "none",
+        weight_decay=method.weight_decay,
+        auxiliary_weight_decay=method.auxiliary_weight_decay,
+        private=settings.privacy.noise_seed is None,
+    )
+    decided = Plan(recipe=recipe, header=header, epochs=train.epochs)
+    target = settings.privacy.epsilon
+    if target is None:
+        return decided
+    if not any(noise):
+        raise InputError("method.noise: cannot be scaled to a target epsilon, found 0")
+    factor = calibrate(decided.ledger(), target, settings.privacy.delta)
+    return replace(decided, recipe=replace(recipe, noise=tuple(s * factor for s in noise)))
+
+
+def _recipe(
+    method: Method, auxiliaries: int, clip: tuple[float, ...], noise: tuple[float, ...]
+) -> Recipe:
+    penalty, table = method.penalty, method.penalty_schedule
+    if isinstance(penalty, Mapping):  # {value = …, kind = …, …}: a base value and its schedule
+        options = dict(penalty)
+        penalty = options.pop("value")
+        table = options or table
+    tables = table if isinstance(table, tuple | list) else (table,)
+    decay = method.preconditioner_decay
+    return Recipe(
+        auxiliaries=auxiliaries,
+        clip=clip,
+        noise=noise,
+        lr=method.lr,
+        global_lr=method.global_lr,
+        penalty=tuple(penalty) if isinstance(penalty, tuple | list) else (float(penalty),),
+        clip_schedule=schedule.parse(method.clip_schedule, key="clip_schedule"),
+        noise_schedule=schedule.parse(method.noise_schedule, key="noise_schedule"),
+        penalty_schedule=tuple(schedule.parse(t, key="penalty_schedule") for t in tables),
+        memory=method.memory,
+        preconditioner=Preconditioner(
+            name=method.preconditioner,
+            decay=DECAYS[method.preconditioner] if decay is None else decay,
+            floor=method.floor,
+        ),
+        regularizer=method.regularizer if method.weight_decay else "none",
+        weight_decay=method.weight_decay,
+        auxiliary_weight_decay=method.auxiliary_weight_decay,
+    )

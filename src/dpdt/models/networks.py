@@ -1,0 +1,66 @@
+"""Small networks, and ResNet-18 with the CIFAR stem."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def mlp(inputs: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Fully connected layers with ReLU between them; without hidden layers, a linear classifier."""
+    widths = [inputs, *hidden, classes]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for a, b in pairwise(widths):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _norm(width: int) -> nn.GroupNorm:
+    """What the paper calls LayerNorm on images: each example normalised by itself."""
+    return nn.GroupNorm(1, width)
+
+
+class Residual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = _norm(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = _norm(outputs)
+        self.shortcut = None
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.shortcut_norm = _norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        straight = x if self.shortcut is None else self.shortcut_norm(self.shortcut(x))
+        return F.relu(y + straight)
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for 32×32 images, GroupNorm(1, C) in place of BatchNorm, widths times a factor."""
+
+    def __init__(self, channels: int = 3, classes: int = 10, width: float = 1.0):
+        super().__init__()
+        widths = [max(1, round(w * width)) for w in (64, 128, 256, 512)]
+        self.stem = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
+        self.stem_norm = _norm(widths[0])
+        blocks, inputs = [], widths[0]
+        for stage, outputs in enumerate(widths):
+            for block in range(2):
+                stride = 2 if stage > 0 and block == 0 else 1
+                blocks.append(Residual(inputs, outputs, stride))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem_norm(self.stem(x)))
+        x = self.blocks(x)
+        return cast(Tensor, self.head(torch.mean(x, dim=(2, 3))))

@@ -1,0 +1,107 @@
+"""Who is in which mini-batch and auxiliary.
+
+Guarantees: nothing here looks at the examples. A `Partition` depends on the number of examples, on
+the settings and on a public seed (and on who owns which example, where users are shards); a
+`PoissonSampler` tosses one secret coin per example and step. An example stays with one auxiliary
+for the whole run in every partition, reshuffled or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dpdt.errors import InputError
+from dpdt.noise import Randomness
+
+Assignment = tuple[np.ndarray, tuple[int, ...]]  # indices in auxiliary order, and sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """Fixed mini-batches × auxiliaries. Sizes differ by at most one, unless users are shards."""
+
+    examples: int
+    batches: int  # M
+    auxiliaries: int  # K
+    seed: int = 0
+    reshuffle: bool = False  # each epoch deals every auxiliary's examples to mini-batches anew
+    users: Sequence[Any] | None = None  # who owns each example: all of a user in one auxiliary
+
+    @cached_property
+    def _cells(self) -> list[list[np.ndarray]]:
+        """[auxiliary][mini-batch] → indices, before any reshuffling."""
+        generator = np.random.default_rng((self.seed, 0))
+        if self.users is None:
+            order = generator.permutation(self.examples)
+            table = [
+                np.array_split(b, self.auxiliaries) for b in np.array_split(order, self.batches)
+            ]
+            return [[row[k] for row in table] for k in range(self.auxiliaries)]
+        if len(self.users) != self.examples:
+            raise InputError(
+                f"users: {len(self.users)} owners for {self.examples} examples; give one for each"
+            )
+        names, owner = np.unique(np.asarray(self.users), return_inverse=True)
+        home = np.empty(len(names), dtype=int)
+        home[generator.permutation(len(names))] = np.arange(len(names)) % self.auxiliaries
+        shards = [
+            generator.permutation(np.flatnonzero(home[owner] == k)) for k in range(self.auxiliaries)
+        ]
+        return [np.array_split(shard, self.batches) for shard in shards]
+
+    def _epoch(self, epoch: int) -> list[list[np.ndarray]]:
+        if not self.reshuffle:
+            return self._cells
+        result = []
+        for k, cells in enumerate(self._cells):
+            generator = np.random.default_rng((self.seed, 1, epoch, k))
+            dealt = generator.permutation(np.concatenate(cells))
+            result.append(np.split(dealt, np.cumsum([len(c) for c in cells])[:-1]))
+        return result
+
+    def batch(self, step: int) -> Assignment:
+        """Mini-batch of a step: its examples in auxiliary order, and how many each has."""
+        epoch, m = divmod(step, self.batches)
+        cells = [row[m] for row in self._epoch(epoch)]
+        return np.concatenate(cells), tuple(len(c) for c in cells)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonSampler:
+    """Each example joins each mini-batch by its own coin; its auxiliary is drawn at random.
+
+    With `per_example` every sampled example is a contribution of its own. Nothing is truncated,
+    dealt into equal groups or skipped: batches and auxiliaries may be empty.
+    """
+
+    examples: int
+    rate: float  # q
+    auxiliaries: int  # K
+    per_example: bool
+    source: Randomness
+
+    def batch(self, step: int) -> Assignment:
+        chosen = np.flatnonzero(self.source.coins(self.examples, self.rate))
+        if self.per_example:
+            return chosen, (1,) * len(chosen)
+        home = self.source.choices(len(chosen), self.auxiliaries)
+        order = np.argsort(home, kind="stable")
+        sizes = np.bincount(home, minlength=self.auxiliaries)
+        return chosen[order], tuple(int(s) for s in sizes)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.source.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.source.load_state_dict(state)

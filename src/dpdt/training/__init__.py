@@ -1,0 +1,1 @@
+"""The training loop, its progress display, and the run folder."""

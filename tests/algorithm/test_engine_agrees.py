@@ -1,0 +1,112 @@
+"""The engine agrees with the slow transcription of Algorithm 1."""
+
+import copy
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
+from dpdt.algorithm.recipe import Recipe
+from dpdt.algorithm.schedule import PAPER_CLIP, Constant, Exponential, Phase, Steps
+from dpdt.noise import Randomness
+
+from .reference import Reference
+
+
+def loss(model, batch):
+    x, y = batch
+    return F.cross_entropy(model(x), y)
+
+
+def network(unused):
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    if unused:
+        model.register_parameter("unused", nn.Parameter(torch.ones(5, dtype=torch.float64)))
+    return model
+
+
+@st.composite
+def cases(draw):
+    memory = draw(st.sampled_from(["auxiliary", "shared", "none"]))
+    K = draw(st.integers(1, 5))
+    name = draw(st.sampled_from(list(DECAYS))) if memory != "none" else "identity"
+    single = memory == "shared" or draw(st.booleans())
+    positive = st.floats(0.05, 20.0)
+    return {
+        "granularity": draw(st.sampled_from(["layer", "tensor", "kind", "model"])),
+        "unused": draw(st.booleans()),
+        "equal": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**31)),
+        "options": {
+            "auxiliaries": K,
+            "lr": draw(st.floats(1e-3, 1.0)),
+            "global_lr": draw(st.floats(0.1, 1.0)),
+            "penalty": (draw(positive),) if single else tuple(draw(positive) for _ in range(K)),
+            "clip_schedule": draw(
+                st.sampled_from([Constant(), Steps(epochs=(1, 2), factors=(4.0, 2.0, 0.5)), PAPER_CLIP])
+            ),
+            "penalty_schedule": draw(
+                st.sampled_from(
+                    [(Constant(),), (Exponential(phases=(Phase(rate=1.5, every=1, start=1),)),)]
+                )
+            ),
+            "memory": memory,
+            "preconditioner": Preconditioner(
+                name=name, decay=DECAYS[name], floor=draw(st.sampled_from([1e-8, 1e-2, 1.0]))
+            ),
+            "regularizer": draw(st.sampled_from(["none", "l2", "l1"])),
+            "weight_decay": draw(st.floats(0.0, 0.2)),
+            "auxiliary_weight_decay": draw(st.sampled_from([0.0, 0.1])),
+        },
+        "clip": draw(st.floats(1e-3, 3.0)),
+        "noise": draw(st.sampled_from([0.0, 0.01, 0.5])),
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_engine_equals_transcription(case):
+    torch.manual_seed(case["seed"])
+    generator = np.random.default_rng(case["seed"])
+    K = case["options"]["auxiliaries"]
+    model = network(case["unused"])
+    twin = copy.deepcopy(model)
+    from dpdt.algorithm.layout import Layout
+
+    layout = Layout(model, case["granularity"])
+    clip = tuple(case["clip"] * generator.uniform(0.5, 2, layout.count))
+    noise = tuple(case["noise"] * generator.uniform(0.5, 2, layout.count))
+    recipe = Recipe(clip=clip, noise=noise, **case["options"])
+    engine = Engine(
+        model,
+        loss,
+        recipe,
+        granularity=case["granularity"],
+        noise=Randomness(case["seed"]),
+        diagnose=case["seed"] % 2 == 0,
+    )
+    reference = Reference(twin, loss, recipe, layout.blocks.members)
+    draws = Randomness(case["seed"])
+    for t in range(8):
+        sizes = (3,) * K if case["equal"] else tuple(int(s) for s in generator.integers(0, 4, K))
+        n = sum(sizes)
+        x, y = torch.randn(n, 3, dtype=torch.float64) * 2, torch.randint(0, 2, (n,))
+        batch = Batch(step=t, epoch=t // 2, data=(x, y), sizes=sizes)
+        z = draws.gaussian(layout.size, torch.float64, torch.device("cpu")).numpy()
+        z = [
+            part * sigma
+            for part, sigma in zip(
+                np.split(z, np.cumsum(layout.sizes)[:-1]), recipe.at(t // 2).noise, strict=True
+            )
+        ]
+        micro = [(x[a:b], y[a:b]) if b > a else None for a, b in batch.bounds]
+        reference.step(micro, t // 2, z)
+        engine.step(batch)
+        for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
