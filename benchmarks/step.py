@@ -93,9 +93,9 @@ def opacus(model: nn.Module, x: torch.Tensor, y: torch.Tensor, mode: str) -> Cal
         criterion = made[2]
 
     def step() -> None:
-        optimizer.zero_grad()
         criterion(private(x), y).backward()
         optimizer.step()
+        optimizer.zero_grad()  # lets go of the gradient of every example
 
     return step
 
@@ -122,7 +122,9 @@ def peak_mb(step: Callable[[], None]) -> float:
     return max(0.0, peak - before)
 
 
-def case(width: float, batch: int, auxiliaries: int, rounds: int, rivals: bool) -> dict[str, object]:
+def case(
+    width: float, batch: int, auxiliaries: int, rounds: int, rivals: bool
+) -> dict[str, object]:
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
     makers: dict[str, Callable[[], Callable[[], None]]] = {
         "plain": lambda: plain(ResNet18(width=width), x, y),

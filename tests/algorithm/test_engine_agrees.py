@@ -49,7 +49,9 @@ def cases(draw):
             "global_lr": draw(st.floats(0.1, 1.0)),
             "penalty": (draw(positive),) if single else tuple(draw(positive) for _ in range(K)),
             "clip_schedule": draw(
-                st.sampled_from([Constant(), Steps(epochs=(1, 2), factors=(4.0, 2.0, 0.5)), PAPER_CLIP])
+                st.sampled_from(
+                    [Constant(), Steps(epochs=(1, 2), factors=(4.0, 2.0, 0.5)), PAPER_CLIP]
+                )
             ),
             "penalty_schedule": draw(
                 st.sampled_from(

@@ -217,8 +217,7 @@ class Engine:
     def _run_lanes(self, lane: Callable[[int], Any], lanes: int) -> list[Any]:
         threads = torch.get_num_threads()
         if self._workers is None or self._workers[0] != lanes:
-            pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(1,))
-            self._workers = (lanes, pool)
+            self._workers = (lanes, ThreadPoolExecutor(lanes, initializer=_use_one_core))
         results = list(self._workers[1].map(lane, range(lanes)))
         torch.set_num_threads(threads)  # what threads that others start will use
         return results
@@ -274,3 +273,9 @@ class Engine:
         self.steps = state["steps"]
         self.path_length, self.smoothness = state["path_length"], state["smoothness"]
         self.random, self._vectorise = state["random"], state["vectorise"]
+
+
+def _use_one_core() -> None:
+    """Keep this thread's operations on one core, for reproducible and undisturbed lanes."""
+    torch.get_num_threads()  # a thread adopts the global number at its first operation: do it now
+    torch.set_num_threads(1)

@@ -1,0 +1,66 @@
+"""The `dpdt` command. Each subcommand is imported when it is called, so that help is instant."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from typing import Any
+
+import click
+
+from dpdt import __version__
+from dpdt.errors import InputError
+
+COMMANDS = {
+    "train": "Train a model and say what it guarantees.",
+    "account": "Say what a run guarantees, without training.",
+}
+
+
+class Commands(click.Group):
+    """Subcommands by name, one module each."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"dpdt.cli.{name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: dpdt train digits --set privacy.epsilon=3",
+)
+@click.version_option(__version__, prog_name="dpdt")
+def cli() -> None:
+    """Differentially private decoupled training: train, account, audit, release."""
+
+
+def _warn(message: Any, *_: Any, **__: Any) -> None:
+    click.echo(f"warning: {message}", err=True)
+
+
+def main() -> None:
+    """Run the command; bad input is one sentence on stderr and status 2."""
+    warnings.showwarning = _warn
+    try:
+        status = cli(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except InputError as error:
+        click.echo(f"dpdt: {error}", err=True)
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("dpdt: interrupted", err=True)
+        sys.exit(130)
+    sys.exit(status or 0)

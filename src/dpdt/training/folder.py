@@ -1,0 +1,76 @@
+"""A run's folder: what may be read by others, and what must never leave.
+
+config.toml      the whole configuration
+ledger.jsonl     what was done; all that accounting needs
+metrics.jsonl    an epoch a line: ε so far, accuracy on held-out examples
+private/         mode 0700: the model until it is released, losses, diagnostics, counts
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dpdt.config import Config
+from dpdt.errors import InputError
+
+LEDGER = "ledger.jsonl"
+
+
+class RunFolder:
+    """Creates and fills the folder of one run."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            path.mkdir(parents=True)
+            (path / "private").mkdir(mode=0o700)
+        except FileExistsError:
+            raise InputError(
+                f"--out {path}: already exists; a run never overwrites another, choose a new name"
+            ) from None
+        except OSError as error:
+            raise InputError(f"--out {path}: cannot be created ({error.strerror})") from None
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / LEDGER
+
+    def write_config(self, config: Config) -> None:
+        (self.path / "config.toml").write_text(tomli_w.dumps(config.as_tables()), "utf-8")
+
+    def metrics(self, record: dict[str, Any]) -> None:
+        """Append an epoch to the metrics; what depends on training data goes to private/."""
+        shown = ("epoch", "step", "epsilon", "accuracy")
+        public = {k: v for k, v in record.items() if k in shown}
+        _append(self.path / "metrics.jsonl", public)
+        _append(self.path / "private" / "metrics.jsonl", record)
+
+    def save_model(self, model: Any) -> None:
+        from safetensors.torch import save_model
+
+        save_model(model, str(self.path / "private" / "model.safetensors"))
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def default_path(name: str) -> Path:
+    """runs/<name>-<time>, numbered if a run started in the same second."""
+    stem = f"{Path(name).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    path, number = Path("runs") / stem, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{stem}-{number}"
+    return path
+
+
+def is_run(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, LEDGER))

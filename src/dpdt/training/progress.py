@@ -1,0 +1,50 @@
+"""A live progress line: epoch, loss, accuracy, ε so far, time left. Silent when not a terminal."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Display:
+    def __init__(self, steps: int, epochs: int, enabled: bool):
+        console = Console(file=sys.stderr)
+        self.enabled = enabled and console.is_terminal
+        self.epochs = epochs
+        self.progress = Progress(
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(),
+            TextColumn(
+                "loss {task.fields[loss]:.3f}  accuracy {task.fields[accuracy]}  "
+                "ε {task.fields[epsilon]}  left"
+            ),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self.enabled,
+            transient=True,
+        )
+        self.task = self.progress.add_task(
+            "train", total=steps, epoch=0, epochs=epochs, loss=0.0, accuracy="-", epsilon="0"
+        )
+
+    def __enter__(self) -> Display:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def step(self, epoch: int, loss: float) -> None:
+        self.progress.update(self.task, advance=1, epoch=epoch + 1, loss=loss)
+
+    def epoch(self, accuracy: float | None, epsilon: float) -> None:
+        self.progress.update(
+            self.task,
+            accuracy="-" if accuracy is None else f"{accuracy:.3f}",
+            epsilon=f"{epsilon:.3g}",
+        )

@@ -1,0 +1,92 @@
+"""A run from its configuration: data, model, training, and the folder that it leaves."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpdt import data, models
+from dpdt.accounting import Privacy
+from dpdt.config import Config
+from dpdt.errors import InputError
+from dpdt.methods.dpdt import Fitted, accuracy, fit, prepare
+from dpdt.training.folder import RunFolder
+from dpdt.training.progress import Display
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run came to; `finished` is false if it was interrupted."""
+
+    run: Path
+    accuracy: float
+    epochs: float
+    steps: int
+    seconds: float
+    nonfinite: int
+    privacy: Privacy
+    finished: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run),
+            "accuracy": self.accuracy,
+            "epochs": self.epochs,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 3),
+            "finished": self.finished,
+            "privacy": self.privacy.as_json(),
+        }
+
+
+def run(config: Config, path: Path, *, show_progress: bool = True) -> Outcome:
+    """Train as configured. An interrupt ends the run early but leaves its folder complete."""
+    facts = data.facts(config.data.name)
+    examples = data.load(config.data.name)
+    model = models.build(config.model, facts, config.train.seed)
+    if config.privacy.unit == "user" and examples.users is None:
+        raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
+    # Everything that can be refused is refused by now or in prepare, before the folder exists.
+    prepare(model, examples.train, users=examples.users, using=config)
+    folder = RunFolder(path)
+    folder.write_config(config)
+    step, loader = prepare(
+        model, examples.train, users=examples.users, using=config, ledger=folder.ledger
+    )
+    nonfinite, start = 0, time.perf_counter()
+    display = Display(loader.steps, config.train.epochs, show_progress)
+
+    def on_epoch(record: dict[str, Any]) -> None:
+        nonlocal nonfinite
+        nonfinite += record["nonfinite"]
+        epsilon = step.privacy().epsilon
+        folder.metrics({**record, "epsilon": epsilon, "seconds": time.perf_counter() - start})
+        display.epoch(record["accuracy"], epsilon)
+
+    fitted: Fitted | None = None
+    with display:
+        try:
+            fitted = fit(
+                model,
+                step,
+                loader,
+                test=examples.test,
+                on_epoch=on_epoch,
+                on_step=lambda result, batch: display.step(batch.epoch, result.loss),
+            )
+        except KeyboardInterrupt:
+            step.writer.close()
+    folder.save_model(model)
+    ledger = step.writer.ledger
+    return Outcome(
+        run=path,
+        accuracy=accuracy(model, examples.test),
+        epochs=ledger.epochs,
+        steps=ledger.steps,
+        seconds=time.perf_counter() - start,
+        nonfinite=nonfinite,
+        privacy=step.privacy(),
+        finished=fitted is not None,
+    )

@@ -1,0 +1,111 @@
+"""Noise: the right scale in every block, independent, from the operating system."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.recipe import Recipe
+from dpdt.noise import Randomness
+
+from .problems import Constant, batch_of, engine_for, flat
+
+BLOCKS = (5_000, 5_000, 3_000, 700)
+SIGMAS = (0.5, 2.0, 0.01, 1.0)
+
+
+def p_value(draws, sigma):
+    """Two-sided test that draws have variance σ², normal."""
+    n = len(draws)
+    statistic = float((draws / sigma) @ (draws / sigma))
+    return 2 * min(stats.chi2.cdf(statistic, n), stats.chi2.sf(statistic, n))
+
+
+def draws_of_a_step(source=None, **options):
+    model = Constant(*BLOCKS)
+    layout = Layout(model, "tensor")
+    by_name = {f"parts.{i}": s for i, s in enumerate(SIGMAS)}
+    sigmas = tuple(by_name[b.name] for b in layout.blocks.blocks)
+    recipe = Recipe(auxiliaries=3, clip=(1.0,) * 4, noise=sigmas, lr=0.1, global_lr=1.0, **options)
+    engine = Engine(model, lambda m, x: m(x), recipe, granularity="tensor", noise=source)
+    engine.step(batch_of(torch.ones(3, 1), (1, 1, 1)))
+    scale = engine.recipe.at(0).step_size
+    return [(-p.detach() / scale).double() for p in model.parts]
+
+
+@pytest.mark.parametrize("memory", ["auxiliary", "shared", "none"])
+def test_noise_has_the_right_scale_in_every_block(memory):
+    for draws, sigma in zip(draws_of_a_step(memory=memory, penalty=(2.5,)), SIGMAS, strict=True):
+        assert p_value(draws, sigma) > 1e-6
+        # the test has teeth: it would notice a wrong scale
+        assert p_value(draws, 2 * sigma / 3) < 1e-6
+        assert p_value(draws, 3 * sigma / 2) < 1e-6
+        assert stats.kstest(draws / sigma, "norm").pvalue > 1e-6
+
+
+def test_noise_does_not_shrink_with_auxiliaries_or_examples():
+    """σ is the noise on the mean: it is not divided by K."""
+    model = Constant(20_000)
+    engine = engine_for(model, lambda m, x: m(x), auxiliaries=50, noise=1.0, global_lr=1.0)
+    engine.step(batch_of(torch.ones(50, 1), (1,) * 50))
+    assert p_value(-flat(model).double(), 1.0) > 1e-6
+
+
+def test_an_empty_batch_still_gets_noise():
+    model = Constant(20_000)
+    engine = engine_for(model, lambda m, x: m(x), auxiliaries=5, noise=1.0, global_lr=1.0)
+    engine.step(batch_of(torch.ones(0, 1), (0,) * 5))
+    assert p_value(-flat(model).double(), 1.0) > 1e-6
+    engine.step(batch_of(None, ()))
+    assert p_value(-flat(model).double(), 2**0.5) > 1e-6
+
+
+def test_noise_is_independent_between_steps():
+    model = Constant(20_000)
+    engine = engine_for(model, lambda m, x: m(x), noise=1.0, global_lr=1.0)
+    seen = [flat(model)]
+    for step in range(3):
+        engine.step(batch_of(torch.ones(4, 1), (1,) * 4, step))
+        seen.append(flat(model))
+    draws = np.diff(torch.stack(seen).double().numpy(), axis=0)
+    correlation = np.corrcoef(draws)[np.triu_indices(3, 1)]
+    assert np.abs(correlation).max() < 5 / 20_000**0.5
+
+
+def test_noise_comes_from_the_operating_system_not_from_any_seed():
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        results.append(torch.cat(draws_of_a_step()))
+    assert not torch.equal(*results)
+    assert Randomness().private
+    assert not Randomness(0).private
+
+
+def test_a_fixed_seed_repeats_and_its_state_restores():
+    first, second = Randomness(3), Randomness(3)
+    cpu = torch.device("cpu")
+    assert torch.equal(
+        first.gaussian(10, torch.float32, cpu), second.gaussian(10, torch.float32, cpu)
+    )
+    state = first.state_dict()
+    third = Randomness()
+    third.load_state_dict(state)
+    assert torch.equal(
+        first.gaussian(10, torch.float64, cpu), third.gaussian(10, torch.float64, cpu)
+    )
+    assert not third.private  # what was seeded stays marked
+
+
+def test_noise_reaches_every_trained_parameter_and_no_frozen_one():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    model[0].weight.requires_grad_(False)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    engine = engine_for(model, lambda m, x: m(x).sum() * 0.0, noise=1.0)
+    engine.step(batch_of(torch.ones(4, 4), (1,) * 4))
+    for name, parameter in model.named_parameters():
+        assert bool((parameter != before[name]).all()) == (name != "0.weight")

@@ -1,0 +1,132 @@
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpdt.errors import InputError
+from dpdt.ledger import Block, Header, Ledger, LedgerWriter, Setting
+
+
+def header(**options):
+    blocks = (Block(name="a", kind="linear", size=3), Block(name="b", kind="norm", size=2))
+    defaults = {
+        "method": "dpdt",
+        "examples": 100,
+        "auxiliaries": 4,
+        "batches": 5,
+        "memory": "shared",
+        "sampling": "partition",
+        "unit": "example",
+        "blocks": blocks,
+    }
+    return Header(**{**defaults, **options})
+
+
+def setting(clip=1.0, noise=0.5, penalty=2.0):
+    return Setting(
+        clip=(clip, 2 * clip),
+        noise=(noise, noise),
+        penalty=penalty,
+        lr=0.1,
+        global_lr=0.99,
+        step_size=0.99 / penalty,
+        contraction=1.0,
+    )
+
+
+def write(path, settings, close=True):
+    writer = LedgerWriter(header(), path)
+    for s in settings:
+        writer.step(s)
+    if close:
+        writer.close()
+    return writer.ledger
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(values=st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(0, 1e6)), max_size=30))
+def test_round_trip(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    written = write(path, [setting(c, n) for c, n in values])
+    read = Ledger.read(path)
+    assert read == written
+    assert read.closed
+    assert read.steps == len(values)
+
+
+def test_equal_steps_are_run_length_coded():
+    writer = LedgerWriter(header())
+    for value in (1.0, 1.0, 2.0, 2.0, 2.0, 1.0):
+        writer.step(setting(value))
+    assert [run.steps for run in writer.ledger.runs] == [2, 3, 1]
+    assert writer.ledger.epochs == 6 / 5
+
+
+def test_the_record_is_on_disk_before_the_step_is_taken(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    writer = LedgerWriter(header(), path)
+    writer.step(setting())
+    assert Ledger.read(path).steps == 1  # read while the writer is still open
+
+
+def test_a_ledger_cut_short_is_readable(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    write(path, [setting()] * 7, close=False)
+    ledger = Ledger.read(path)
+    assert (ledger.steps, ledger.closed) == (7, False)
+    path.write_bytes(path.read_bytes()[:-10])  # the last line is torn: that step never ran
+    assert Ledger.read(path).steps == 6
+
+
+def test_exports_are_recorded(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    writer = LedgerWriter(header(), path)
+    writer.step(setting())
+    writer.export("average of iterates")
+    writer.close()
+    assert Ledger.read(path).exports == ["average of iterates"]
+
+
+def test_tampering_is_noticed(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    write(path, [setting()] * 4)
+    lines = path.read_text().splitlines()
+    original = lines.copy()
+
+    def refused(changed, message):
+        path.write_text("\n".join(changed) + "\n")
+        with pytest.raises(InputError, match=message):
+            Ledger.read(path)
+
+    # a larger noise
+    record = json.loads(lines[1])
+    record["noise"] = [5.0, 5.0]
+    refused([lines[0], json.dumps(record), *lines[2:]], "line 2 .* does not match its hash")
+    # a step left out
+    refused([*original[:3], *original[4:]], "line 4 .* does not match its hash")
+    # two lines swapped, a line doubled, rubbish, no header, nothing
+    refused([*original[:2], original[3], original[2], *original[4:]], "does not match its hash")
+    refused([*original[:3], original[2], *original[3:]], "does not match its hash")
+    refused([original[0], "rubbish", *original[2:]], "line 2 of the ledger is damaged")
+    refused(original[1:], "does not match its hash")
+    path.write_text("")
+    with pytest.raises(InputError, match="not a ledger"):
+        Ledger.read(path)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[1, 2]\n", b"{}\n"])
+def test_other_files_are_not_ledgers(tmp_path, content):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"not a ledger|damaged"):
+        Ledger.read(path)
+    with pytest.raises(InputError, match="cannot read the ledger"):
+        Ledger.read(tmp_path / "absent.jsonl")
+
+
+def test_a_ledger_file_is_never_overwritten(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    write(path, [setting()])
+    with pytest.raises(FileExistsError):
+        LedgerWriter(header(), path)
