@@ -1,10 +1,10 @@
 """What a run did, as far as privacy is concerned.
 
-It is the one thing that passes from training to accounting. A ledger holds everything an accountant
-may need and nothing private. In memory it is run-length coded: a list of `Run`s, each a `Setting` and
-how many consecutive steps used it. On disk it is JSON lines, appended as the run goes and written
-*ahead* of each step, so that a run that was cut short still knows what it spent. Every line carries
-a hash over itself and the line before it.
+It is the one thing that passes from training to accounting. A ledger holds everything an
+accountant may need and nothing private. In memory it is run-length coded: a list of `Run`s, each a
+`Setting` and how many consecutive steps used it. On disk it is JSON lines, appended as the run goes
+and written *ahead* of each step, so that a run that was cut short still knows what it spent. Every
+line carries a hash over itself and the line before it.
 """
 
 from __future__ import annotations

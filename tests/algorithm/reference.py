@@ -1,7 +1,7 @@
 """A slow, literal transcription of Algorithm 1, one auxiliary and one block after the other.
 
-Written against the specification, not against the engine: numpy in float64, dictionaries of vectors,
-no buffers. Blocks are lists of parameter names; a block's vector is their concatenation.
+Written against the specification, not against the engine: numpy in float64, dictionaries of
+vectors, no buffers. Blocks are lists of parameter names; a block's vector is their concatenation.
 """
 
 import math
@@ -49,7 +49,7 @@ class Reference:
         gradients = [None if d is None else self.gradient(d) for d in micro_batches]
         eta_hat = K * r.global_lr / sum(rho)
         new = {}
-        for b, names in enumerate(self.blocks):
+        for b in range(len(self.blocks)):
             theta = self.vector(self.named, b)
             C = r.clip[b] * r.clip_schedule.factor(epoch)
             g = [np.zeros_like(theta) if d is None else self.vector(d, b) for d in gradients]

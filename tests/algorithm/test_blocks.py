@@ -70,18 +70,27 @@ def test_resnet18_has_the_published_size():
 def test_arithmetic_by_block(sizes, rows, seed):
     model = nn.ParameterList([nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in sizes])
     layout = Layout(model, "tensor")
+    assert layout.size <= 1.25 * sum(sizes)
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, layout.size, generator=generator, dtype=torch.float64)
-    y = torch.randn(rows, layout.size, generator=generator, dtype=torch.float64)
-    xs, ys = x.split(layout.sizes, 1), y.split(layout.sizes, 1)
+
+    def draw():
+        return [torch.randn(rows, s, generator=generator, dtype=torch.float64) for s in sizes]
+
+    xs, ys = draw(), draw()
+    x, y = layout.join(xs), layout.join(ys)
     torch.testing.assert_close(layout.norms(x), torch.stack([p.norm(dim=1) for p in xs], 1))
     torch.testing.assert_close(
         layout.dots(x, y), torch.stack([(p * q).sum(1) for p, q in zip(xs, ys, strict=True)], 1)
     )
     factors = torch.rand(rows, layout.count, dtype=torch.float64, generator=generator)
-    expected = torch.cat([p * factors[:, [i]] for i, p in enumerate(xs)], 1)
-    torch.testing.assert_close(layout.scale_(x.clone(), factors), expected)
-    theta = layout.gather()
+    scaled = layout.join([p * factors[:, [i]] for i, p in enumerate(xs)])
+    torch.testing.assert_close(layout.scale_(x.clone(), factors), scaled)
+    where = factors > 0.5
+    zeroed = layout.join([p.masked_fill(where[:, [i]], 0.0) for i, p in enumerate(xs)])
+    assert torch.equal(layout.zero_(x.clone(), where), zeroed)
+    numbers = torch.rand(layout.count).tolist()
+    spread = layout.split(layout.spread(numbers))
+    assert all((part == n).all() for part, n in zip(spread, numbers, strict=True))
+    assert layout.spread(numbers).count_nonzero() == sum(sizes)  # padding is 0
     layout.scatter(y[0])
-    torch.testing.assert_close(layout.gather(), y[0])
-    assert (theta == 0).all()
+    assert torch.equal(layout.gather(), y[0])

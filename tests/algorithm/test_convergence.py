@@ -41,9 +41,9 @@ def run(steps, engine, data, sizes):
 def test_without_noise_a_strongly_convex_problem_is_solved(memory):
     model, data = Point(3), targets()
     engine = engine_for(
-        model, quadratic, memory=memory, lr=0.05, penalty=(1.0,), clip=100.0, global_lr=0.9
+        model, quadratic, memory=memory, lr=0.2, penalty=(1.0,), clip=100.0, global_lr=0.9
     )
-    run(2000, engine, data, (2,) * 4)
+    run(400, engine, data, (2,) * 4)
     torch.testing.assert_close(flat(model), data.mean(0), rtol=0, atol=1e-6)
 
 
@@ -52,22 +52,22 @@ def test_l2_optimum_is_the_regularised_one():
     engine = engine_for(
         model,
         quadratic,
-        lr=0.05,
+        lr=0.2,
         clip=100.0,
         regularizer="l2",
         weight_decay=strength,
         global_lr=0.9,
     )
-    run(3000, engine, data, (2,) * 4)
+    run(400, engine, data, (2,) * 4)
     # At a fixed point θ = (θ − s·c(θ − m)) / (1 + λη̂) with s = 2·η_θ·η, so weights s and λη̂.
-    s, shrink = 2 * 0.9 * 0.05, strength * 0.9
+    s, shrink = 2 * 0.9 * 0.2, strength * 0.9
     expected = s * CURVATURE * data.mean(0) / (s * CURVATURE + shrink)
     torch.testing.assert_close(flat(model), expected, rtol=0, atol=1e-6)
 
 
 def test_with_growing_penalty_the_path_stays_finite():
     lengths = {}
-    for rate in (1.0, 1.02):
+    for rate in (1.0, 1.04):
         model = Point(3)
         engine = engine_for(
             model,
@@ -79,11 +79,11 @@ def test_with_growing_penalty_the_path_stays_finite():
             penalty_schedule=(Exponential(phases=(Phase(rate=rate, every=1, start=1),)),),
             engine={"diagnose": True},
         )
-        results = run(1200, engine, targets(), (2,) * 4)
+        results = run(600, engine, targets(), (2,) * 4)
         path = [r.diagnostics.path_length for r in results]
-        lengths[rate] = (path[599], path[1199])
+        lengths[rate] = (path[299], path[599])
     # geometric growth of ρ makes η̂ and so the steps summable; constant ρ keeps walking
-    assert lengths[1.02][1] - lengths[1.02][0] < 1e-2 * lengths[1.02][0]
+    assert lengths[1.04][1] - lengths[1.04][0] < 1e-2 * lengths[1.04][0]
     assert lengths[1.0][1] > 1.8 * lengths[1.0][0]
 
 
@@ -119,12 +119,10 @@ def test_diagnostics_against_their_definitions():
         gradient = CURVATURE * (theta - data.mean(0))
         pi_hat = pi * min(1.0, 0.2 / max(float(pi.norm()), 1e-300))
         p = gradient + pi
-        bound = [
-            e
-            for e in torch.linspace(0, lr, 200_001, dtype=torch.float64).tolist()
-            if float((2 * rho * e * p - pi_hat).norm()) <= 0.2
-        ]
-        u = max(bound) * p
+        rates = torch.linspace(0, lr, 200_001, dtype=torch.float64)
+        allowed = (2 * rho * rates[:, None] * p - pi_hat).norm(dim=1) <= 0.2
+        rate = float(rates[allowed].max())
+        u = rate * p
         new = pi_hat - rho * u
         result = engine.step(batch_of(data, (2,), step))
         d = result.diagnostics
@@ -132,7 +130,7 @@ def test_diagnostics_against_their_definitions():
         expected = loss - gradient @ u - new @ u + 0.5 * rho * u @ u
         assert math.isclose(d.lagrangian, float(expected), rel_tol=1e-4)
         assert math.isclose(d.consensus_residual, float(u.norm()), rel_tol=1e-4)
-        assert d.share_cut == float(max(bound) < lr * (1 - 1e-9))
+        assert d.share_cut == float(rate < lr * (1 - 1e-9))
         assert d.clipping_bias <= 1e-9  # C does not shrink, so the lemma says κ = 0
         pi = new
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
 from dpdt.algorithm.schedule import PAPER_CLIP, Constant, Exponential, Phase, Steps
@@ -79,8 +80,6 @@ def test_engine_equals_transcription(case):
     K = case["options"]["auxiliaries"]
     model = network(case["unused"])
     twin = copy.deepcopy(model)
-    from dpdt.algorithm.layout import Layout
-
     layout = Layout(model, case["granularity"])
     clip = tuple(case["clip"] * generator.uniform(0.5, 2, layout.count))
     noise = tuple(case["noise"] * generator.uniform(0.5, 2, layout.count))
@@ -100,12 +99,11 @@ def test_engine_equals_transcription(case):
         n = sum(sizes)
         x, y = torch.randn(n, 3, dtype=torch.float64) * 2, torch.randint(0, 2, (n,))
         batch = Batch(step=t, epoch=t // 2, data=(x, y), sizes=sizes)
-        z = draws.gaussian(layout.size, torch.float64, torch.device("cpu")).numpy()
+        z = draws.gaussian(layout.size, torch.float64, torch.device("cpu"))
+        parts = dict(zip(layout.names, layout.split(z), strict=True))
         z = [
-            part * sigma
-            for part, sigma in zip(
-                np.split(z, np.cumsum(layout.sizes)[:-1]), recipe.at(t // 2).noise, strict=True
-            )
+            sigma * np.concatenate([parts[n].reshape(-1).numpy() for n in members])
+            for sigma, members in zip(recipe.at(t // 2).noise, layout.blocks.members, strict=True)
         ]
         micro = [(x[a:b], y[a:b]) if b > a else None for a, b in batch.bounds]
         reference.step(micro, t // 2, z)

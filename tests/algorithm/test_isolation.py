@@ -14,8 +14,8 @@ def contributions(engine: Engine, batch):
     caught = {}
     inner = engine.memory.contribute_
 
-    def spy(rows, gradient, step):
-        tally = inner(rows, gradient, step)
+    def spy(rows, gradient, scratch, step):
+        tally = inner(rows, gradient, scratch, step)
         for i, k in enumerate(range(rows.start, rows.stop)):
             caught[k] = gradient[i].clone()
         return tally

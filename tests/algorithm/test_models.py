@@ -1,4 +1,4 @@
-"""Models of all sorts: frozen, tied and unused parameters, dropout, integer inputs, dict batches."""
+"""Models of all sorts: frozen, tied, unused parameters, dropout, integer inputs, dict batches."""
 
 from types import SimpleNamespace
 

@@ -45,15 +45,15 @@ class Tally:
         self.bias = max(self.bias, other.bias)
 
 
-def clip_(layout: Layout, x: Tensor, clip: Tensor) -> Tensor:
+def clip_(layout: Layout, x: Tensor, clip: Tensor, scratch: Tensor | None = None) -> Tensor:
     """x ← x · C / max(C, ‖x‖) for every row and block; returns the norms before."""
-    norms = layout.norms(x)
+    norms = layout.norms(x, scratch)
     if bool((norms > clip).any()):
         layout.scale_(x, torch.where(norms > clip, clip / norms, 1.0))
     return norms
 
 
-def bound_(layout: Layout, x: Tensor, clip: Tensor) -> Tensor:
+def bound_(layout: Layout, x: Tensor, clip: Tensor, scratch: Tensor | None = None) -> Tensor:
     """Enforce ‖x‖ ≤ C for every row and block, in place; returns the norms before.
 
     Guarantees: afterwards every entry is finite and every norm at most C, whatever came in. A row
@@ -62,7 +62,7 @@ def bound_(layout: Layout, x: Tensor, clip: Tensor) -> Tensor:
     """
     slack = 1e-5 if x.dtype == torch.float32 else 1e-13
     limit = clip * (1.0 - slack)
-    norms = layout.norms(x)
+    norms = layout.norms(x, scratch)
     nonfinite = ~torch.isfinite(norms)
     if bool((norms > limit).any()):
         layout.scale_(x, torch.where(norms > limit, limit / norms, 1.0))
@@ -87,6 +87,7 @@ def adaptive_rate(
 def contribute_(
     layout: Layout,
     gradient: Tensor,
+    scratch: Tensor,
     multiplier: Tensor,
     second_moment: Tensor | None,
     *,
@@ -101,20 +102,21 @@ def contribute_(
     """Turn gradients into contributions, in place; update multipliers and second moments.
 
     `decay` is weight decay · θ, or None. `updates` counts the updates of V, this one included.
+    `scratch` is a buffer like `gradient` whose content does not matter.
     """
     own = gradient.clone() if diagnose else None
     a = gradient.add_(multiplier)
     if decay is not None:
         a.add_(decay)
-    norms = clip_(layout, multiplier, clip)  # multiplier is π̂ from here
-    squares = layout.norms(a).square_()
+    norms = clip_(layout, multiplier, clip, scratch)  # multiplier is π̂ from here
+    squares = layout.dots(a, a, scratch)
     broken = ~torch.isfinite(squares)
     if bool(broken.any()):
         layout.zero_(a, broken)
     if second_moment is not None:
         preconditioner.update_(second_moment, a)
-        a.div_(preconditioner.inverse(second_moment, updates))
-        squares = layout.norms(a).square_()
+        a.div_(preconditioner.inverse(second_moment, updates, out=scratch))
+        squares = layout.dots(a, a, scratch)
         broken |= ~torch.isfinite(squares)
     p = a
     rate = adaptive_rate(
@@ -122,7 +124,7 @@ def contribute_(
         penalty,
         clip,
         pp=squares,
-        hp=layout.dots(multiplier, p),
+        hp=layout.dots(multiplier, p, scratch),
         hh=torch.minimum(norms, clip).square_(),
     )
     broken |= ~torch.isfinite(rate)
@@ -142,7 +144,7 @@ def contribute_(
     contribution = step.sub_(multiplier)  # ρu − (π̂ − ρu) = 2ρu − π̂
     if bool(broken.any()):
         layout.zero_(contribution, broken)
-    broken |= ~torch.isfinite(bound_(layout, contribution, clip))
+    broken |= ~torch.isfinite(bound_(layout, contribution, clip, scratch))
     tally.nonfinite = int(broken.sum())
     return tally
 
@@ -150,6 +152,7 @@ def contribute_(
 def contribute_plainly_(
     layout: Layout,
     gradient: Tensor,
+    scratch: Tensor,
     *,
     inverse: Tensor | None,
     clip: Tensor,
@@ -165,7 +168,7 @@ def contribute_plainly_(
     contribution = gradient.mul_((2.0 * lr * penalty).to(gradient.dtype))
     if inverse is not None:
         contribution.div_(inverse)
-    norms = bound_(layout, contribution, clip)
+    norms = bound_(layout, contribution, clip, scratch)
     finite = torch.isfinite(norms)
     tally = Tally(total=norms.numel(), nonfinite=int((~finite).sum()))
     if own is not None:

@@ -1,7 +1,6 @@
 """Which parameters are clipped together.
 
-A *block* is the unit of clipping and noise. Blocks are ordered by size, so that neighbours of equal
-size share one pass over the flat buffers (see layout.py).
+A *block* is the unit of clipping and noise.
 
 Guarantees: the blocks are an exact partition of everything that is trained. A tied weight stands in
 one block, a frozen parameter in none.
@@ -56,7 +55,6 @@ class Blocks:
             kind = kinds.pop() if len(kinds) == 1 else "other"
             block = Block(name=name, kind=kind, size=sum(p.size for p in members))
             entries.append((block, tuple(p.name for p in members)))
-        entries.sort(key=lambda entry: entry[0].size)
         return cls(blocks=tuple(e[0] for e in entries), members=tuple(e[1] for e in entries))
 
     def expand(self, value: float | Mapping[str, float], key: str) -> tuple[float, ...]:

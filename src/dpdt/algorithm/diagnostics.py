@@ -44,6 +44,7 @@ def smoothness(
     data, theta = batch.slice(*bounds[0]), layout.gather()
     generator = torch.Generator(device=layout.device).manual_seed(0)
     v = torch.randn(layout.size, generator=generator, dtype=layout.dtype, device=layout.device)
+    v *= layout.spread((1.0,) * layout.count)  # padding stays 0
     reach = (1e-3 if layout.dtype == torch.float32 else 1e-5) * max(1.0, float(theta.norm()))
     estimate = 0.0
 
@@ -51,7 +52,7 @@ def smoothness(
         torch.manual_seed(0)
         layout.scatter(at)
         out = torch.empty_like(theta)
-        looped(model, loss, layout, data, out)
+        looped(model, loss, layout, data, out.unsqueeze(0))
         return out
 
     try:

@@ -10,7 +10,7 @@ memory keeps (memory.py) and θ, in the model, remain.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ from dpdt.errors import InputError
 from dpdt.noise import Randomness
 
 CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough for the cache
+GROUPS = 64  # partial sums of a step, each computed by one thread
 EXAMPLES = 512  # examples that are differentiated at once when vectorised
 
 
@@ -91,7 +92,7 @@ class Engine:
         self.random: bool | None = None  # whether the model draws random numbers; None: unknown
         self._has_conv = any(isinstance(m, _ConvNd) for m in model.modules())
         self._vectorise = True
-        self._workers: tuple[int, ThreadPoolExecutor] | None = None
+        self._lanes: tuple[int, ThreadPoolExecutor] | None = None
 
     def step(self, batch: Batch) -> StepResult:
         """Take one step on a mini-batch."""
@@ -137,43 +138,45 @@ class Engine:
         """Stage 1: the sum of all contributions, the loss of every auxiliary, what was seen.
 
         Works on chunks of auxiliaries that fit the cache. Without vectorisation a chunk is one
-        auxiliary, and chunks run on as many lanes as there are threads: a lane is a thread that
-        computes on one core, since small micro-batches keep one core busy but not several. A model
-        that draws random numbers stays on one lane, because the generator is shared; whether it
-        does is learnt in the first step.
+        auxiliary, and groups of chunks run on as many lanes as there are threads: a lane is a
+        thread that computes on one core, since small micro-batches keep one core busy but not
+        several. The groups and the order of their sum do not depend on the number of lanes. A
+        model that draws random numbers stays on one lane, because the generator is shared; whether
+        it does is learnt in the first step.
         """
         number, layout = len(batch.sizes), self.layout
         size = self._vector_size(batch)
         rows = max(1, min(CHUNK // layout.size, EXAMPLES // size)) if size else 1
         chunks = [slice(k, min(k + rows, number)) for k in range(0, number, rows)]
+        groups = [
+            chunks[i * len(chunks) // GROUPS : (i + 1) * len(chunks) // GROUPS]
+            for i in range(GROUPS)
+        ]
         parallel = not size and self.random is False and layout.device.type == "cpu"
-        lanes = max(1, min(torch.get_num_threads(), number)) if parallel else 1
         losses = torch.zeros(number)
+        total = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
+        tally = Tally()
 
-        def lane(first: int) -> tuple[Tensor, Tally]:
-            total = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
-            tally = Tally()
+        def run(group: list[slice]) -> tuple[Tensor, Tally]:
+            part, seen = torch.zeros_like(total), Tally()
+            buffer, scratch = part.new_empty(rows, layout.size), part.new_empty(rows, layout.size)
             with torch.no_grad():
-                for chunk in chunks[first::lanes]:
+                for chunk in group:
                     if not parallel:
                         torch.manual_seed(hash((self.seed, self.steps, chunk.start)) % 2**63)
-                    gradient = self._gradients(batch, chunk, losses)
-                    tally.add(self.memory.contribute_(chunk, gradient, now))
-                    total += gradient.sum(0)
-            return total, tally
+                    length = chunk.stop - chunk.start
+                    gradient = self._gradients_(batch, chunk, buffer[:length], losses)
+                    seen.add(self.memory.contribute_(chunk, gradient, scratch[:length], now))
+                    part += gradient[0] if length == 1 else gradient.sum(0)
+            return part, seen
 
-        if lanes == 1:
-            with torch.random.fork_rng(devices=[]):
-                total, tally = lane(0)
-            return total, losses, tally
-        before = torch.get_rng_state()
-        results = self._run_lanes(lane, lanes)
-        if not torch.equal(before, torch.get_rng_state()):
-            self.random = True
-        total, tally = results[0]
-        for other, seen in results[1:]:
-            total += other
-            tally.add(seen)
+        with torch.random.fork_rng(devices=[]):
+            before = torch.get_rng_state()
+            for part, seen in (self._on_lanes if parallel else map)(run, filter(None, groups)):
+                total += part
+                tally.add(seen)
+            if parallel and not torch.equal(before, torch.get_rng_state()):
+                self.random = True
         return total, losses, tally
 
     def _vector_size(self, batch: Batch) -> int:
@@ -186,13 +189,12 @@ class Engine:
             return 0
         return sizes.pop()
 
-    def _gradients(self, batch: Batch, chunk: slice, losses: Tensor) -> Tensor:
+    def _gradients_(self, batch: Batch, chunk: slice, out: Tensor, losses: Tensor) -> Tensor:
         """The gradients of a chunk of auxiliaries; an empty micro-batch has gradient 0."""
         bounds = batch.bounds[chunk]
-        out = torch.zeros(
-            len(bounds), self.layout.size, dtype=self.layout.dtype, device=self.layout.device
-        )
         filled = [i for i, (first, last) in enumerate(bounds) if last > first]
+        if len(filled) < len(out):
+            out.zero_()
         size = self._vector_size(batch)
         if size and filled:
             data = batch.slice(bounds[0][0], bounds[-1][1])
@@ -209,18 +211,21 @@ class Engine:
         for i in filled:
             data = batch.slice(*bounds[i])
             state = torch.get_rng_state() if self.random is None else None
-            losses[chunk][i] = looped(self.model, self.loss, self.layout, data, out[i])
+            losses[chunk][i] = looped(self.model, self.loss, self.layout, data, out[i : i + 1])
             if state is not None:
                 self.random = not torch.equal(state, torch.get_rng_state())
         return out
 
-    def _run_lanes(self, lane: Callable[[int], Any], lanes: int) -> list[Any]:
+    def _on_lanes(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        """map, on as many lanes as there are threads."""
         threads = torch.get_num_threads()
-        if self._workers is None or self._workers[0] != lanes:
-            self._workers = (lanes, ThreadPoolExecutor(lanes, initializer=_use_one_core))
-        results = list(self._workers[1].map(lane, range(lanes)))
-        torch.set_num_threads(threads)  # what threads that others start will use
-        return results
+        if self._lanes is None or self._lanes[0] != threads:
+            self._lanes = (threads, ThreadPoolExecutor(threads, initializer=_use_one_core))
+        torch.set_num_threads(1)  # whoever adds up the results must not disturb the lanes
+        try:
+            yield from self._lanes[1].map(function, items)
+        finally:
+            torch.set_num_threads(threads)
 
     def _diagnose(self, batch: Batch, tally: Tally, loss: float, moved: Tensor) -> Diagnostics:
         setting, recipe = self.recipe.at(batch.epoch), self.recipe

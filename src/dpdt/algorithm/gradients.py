@@ -23,17 +23,15 @@ Loss = Callable[[Any, Data], Tensor]  # (model, micro-batch) → mean loss, a sc
 
 
 def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor) -> Tensor:
-    """Write the gradient of the mean loss of one micro-batch into `out`; returns the loss."""
+    """Write the gradient of one micro-batch's mean loss into the row `out`; returns the loss."""
     with torch.enable_grad():
         value = loss(model, data)
         gradients = torch.autograd.grad(value, layout.tensors, allow_unused=True)
-    torch.cat(
-        [
-            torch.zeros_like(t).view(-1) if g is None else g.reshape(-1)
-            for t, g in zip(layout.tensors, gradients, strict=True)
-        ],
-        out=out,
-    )
+    filled = [
+        torch.zeros_like(t) if g is None else g
+        for t, g in zip(layout.tensors, gradients, strict=True)
+    ]
+    layout.join([g.unsqueeze(0) for g in filled], out=out)
     return value.detach()
 
 
@@ -53,6 +51,6 @@ def vectorised(
     gradients, values = vmap(grad_and_value(local), in_dims=(None, 0), randomness="different")(
         parameters, tree_map(lambda t: torch.unflatten(t, 0, (rows, size)), data)
     )
-    torch.cat([gradients[name].reshape(rows, -1) for name in layout.names], dim=1, out=out)
+    layout.join([gradients[name] for name in layout.names], out=out)
     losses: Tensor = values
     return losses

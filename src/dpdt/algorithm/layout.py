@@ -6,8 +6,7 @@ All trained parameters live in one flat vector, block after block, so that K aux
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 from dpdt.algorithm.blocks import Blocks, Parameter
 from dpdt.errors import InputError
 
-# Sums of squares run over pieces this long in the buffer's own precision, then in float64.
-PIECE = 256
+PIECES = (256, 64, 16, 1)
 
 
 def parameters_of(model: nn.Module) -> list[Parameter]:
@@ -54,7 +52,11 @@ def _kind(module: nn.Module) -> str:
 
 
 class Layout:
-    """The flat order of a model's trained parameters; x below is a [rows, parameters] buffer."""
+    """The flat order of a model's trained parameters; x below is a [rows, size] buffer.
+
+    Every block is padded with zeros to whole pieces, so that one pass over pieces serves all blocks
+    however many there are. Padding holds 0 in every buffer, always.
+    """
 
     def __init__(self, model: nn.Module, granularity: str = "layer"):
         self.blocks = Blocks.group(parameters_of(model), granularity)
@@ -69,66 +71,86 @@ class Layout:
                 f"found {found}"
             )
         self.dtype, self.device = self.tensors[0].dtype, self.tensors[0].device
-        self.sizes = [block.size for block in self.blocks.blocks]
-        self.size, self.count = sum(self.sizes), len(self.sizes)
-        # (first block, number of blocks, offset, size of each): runs of blocks of equal size
-        self.runs: list[tuple[int, int, int, int]] = []
-        first = offset = 0
-        for size, group in groupby(self.sizes):
-            number = len(list(group))
-            self.runs.append((first, number, offset, size))
-            first, offset = first + number, offset + number * size
+        sizes = [block.size for block in self.blocks.blocks]
+        self.count = len(sizes)
+        # The longest piece that wastes at most a quarter; sums over a piece run in the buffer's
+        # own precision, sums over pieces in float64.
+        for self.piece in PIECES:
+            padded = [-(-size // self.piece) * self.piece for size in sizes]
+            if sum(padded) <= 1.25 * sum(sizes):
+                break
+        self.padding = [p - size for p, size in zip(padded, sizes, strict=True)]
+        self.size = sum(padded)
+        pieces = torch.tensor([p // self.piece for p in padded], device=self.device)
+        self._block_of = torch.arange(self.count, device=self.device).repeat_interleave(pieces)
+
+    def join(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+        """Tensors in the order of `names`, each [rows, …], as one padded [rows, size] buffer."""
+        rows, parts, given = len(tensors[0]), [], iter(tensors)
+        for members, padding in zip(self.blocks.members, self.padding, strict=True):
+            parts += [next(given).reshape(rows, -1) for _ in members]
+            if padding:
+                parts.append(self._zeros(rows, padding))
+        return torch.cat(parts, dim=1, out=out)
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """A flat [size] vector as views in the parameters' shapes, in the order of `names`."""
+        result, offset, given = [], 0, iter(self.tensors)
+        for members, padding in zip(self.blocks.members, self.padding, strict=True):
+            for tensor in (next(given) for _ in members):
+                result.append(flat[offset : offset + tensor.numel()].view_as(tensor))
+                offset += tensor.numel()
+            offset += padding
+        return result
 
     def gather(self) -> Tensor:
         """A flat copy of the trained parameters, θ."""
-        return torch.cat([t.detach().reshape(-1) for t in self.tensors])
+        return self.join([t.detach().unsqueeze(0) for t in self.tensors])[0]
 
     def scatter(self, theta: Tensor) -> None:
         """Write a flat θ back into the model."""
-        pieces = torch.split(theta, [t.numel() for t in self.tensors])
         with torch.no_grad():
-            for tensor, piece in zip(self.tensors, pieces, strict=True):
-                tensor.copy_(piece.view_as(tensor))
+            for tensor, part in zip(self.tensors, self.split(theta), strict=True):
+                tensor.copy_(part)
 
-    def views(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """For each run of equal blocks: its block indices, and x as [rows, blocks, size]."""
-        for first, number, offset, size in self.runs:
-            part = x[:, offset : offset + number * size]
-            yield slice(first, first + number), part.view(len(x), number, size)
+    def dots(self, x: Tensor, y: Tensor, scratch: Tensor | None = None) -> Tensor:
+        """⟨x_g, y_g⟩ of every row and block, accumulated in float64: [rows, blocks]."""
+        sums = torch.mul(x, y, out=scratch).view(len(x), -1, self.piece).sum(-1)
+        result = torch.zeros(len(x), self.count, dtype=torch.float64, device=x.device)
+        return result.index_add_(1, self._block_of, sums.double())
 
-    def norms(self, x: Tensor) -> Tensor:
+    def norms(self, x: Tensor, scratch: Tensor | None = None) -> Tensor:
         """‖x_g‖ of every row and block, accumulated in float64: [rows, blocks]."""
-        result = torch.empty(len(x), self.count, dtype=torch.float64, device=x.device)
-        for index, part in self.views(x):
-            whole = part.shape[-1] // PIECE * PIECE
-            total = torch.linalg.vector_norm(part[..., whole:], dim=-1).double().square_()
-            if whole:
-                pieces = torch.unflatten(part[..., :whole], -1, (-1, PIECE))
-                total += torch.linalg.vector_norm(pieces, dim=-1).double().square_().sum(-1)
-            result[:, index] = total.sqrt_()
-        return result
-
-    def dots(self, x: Tensor, y: Tensor) -> Tensor:
-        """⟨x_g, y_g⟩ of every row and block: [rows, blocks], as float64."""
-        result = torch.empty(len(x), self.count, dtype=torch.float64, device=x.device)
-        for index, part in self.views(x * y):
-            result[:, index] = part.sum(-1).double()
-        return result
+        return self.dots(x, x, scratch).sqrt_()
 
     def scale_(self, x: Tensor, factors: Tensor) -> Tensor:
         """Multiply every row and block by its factor, in place."""
-        factors = factors.to(x.dtype)
-        for index, part in self.views(x):
-            part.mul_(factors[:, index].unsqueeze(-1))
+        x.view(len(x), -1, self.piece).mul_(self._by_piece(factors.to(x.dtype)))
         return x
 
     def zero_(self, x: Tensor, where: Tensor) -> Tensor:
         """Set the rows and blocks marked in a [rows, blocks] mask to 0, whatever they hold."""
-        for index, part in self.views(x):
-            part.masked_fill_(where[:, index].unsqueeze(-1), 0.0)
+        x.view(len(x), -1, self.piece).masked_fill_(self._by_piece(where), 0.0)
         return x
 
     def spread(self, values: Sequence[float]) -> Tensor:
         """A flat vector that holds each block's number at each of its parameters."""
-        numbers = torch.tensor(values, dtype=self.dtype, device=self.device)
-        return numbers.repeat_interleave(torch.tensor(self.sizes, device=self.device))
+        numbers = torch.tensor([values], dtype=self.dtype, device=self.device)
+        full = [
+            number.expand(1, block.size)
+            for number, block in zip(numbers[0], self.blocks.blocks, strict=True)
+        ]
+        return torch.cat(
+            [
+                part
+                for values, padding in zip(full, self.padding, strict=True)
+                for part in (values, self._zeros(1, padding))
+            ],
+            dim=1,
+        )[0]
+
+    def _by_piece(self, values: Tensor) -> Tensor:
+        return values[:, self._block_of].unsqueeze(-1)
+
+    def _zeros(self, rows: int, number: int) -> Tensor:
+        return torch.zeros(rows, number, dtype=self.dtype, device=self.device)

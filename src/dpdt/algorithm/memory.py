@@ -44,8 +44,11 @@ class Step:
 
 
 class Memory(Protocol):
-    def contribute_(self, rows: slice, gradient: Tensor, step: Step) -> Tally:
-        """Turn the gradients of the auxiliaries in `rows` into contributions, in place."""
+    def contribute_(self, rows: slice, gradient: Tensor, scratch: Tensor, step: Step) -> Tally:
+        """Turn the gradients of the auxiliaries in `rows` into contributions, in place.
+
+        `scratch` is a buffer of the same shape whose content does not matter.
+        """
         ...
 
     def publish(self, noisy: Tensor, step: Step) -> Tensor:
@@ -66,10 +69,11 @@ class AuxiliaryMemory:
         self.multiplier = torch.zeros(shape, dtype=layout.dtype, device=layout.device)
         self.second_moment = torch.zeros_like(self.multiplier) if preconditioner.stateful else None
 
-    def contribute_(self, rows: slice, gradient: Tensor, step: Step) -> Tally:
+    def contribute_(self, rows: slice, gradient: Tensor, scratch: Tensor, step: Step) -> Tally:
         return contribute_(
             self.layout,
             gradient,
+            scratch,
             self.multiplier[rows],
             None if self.second_moment is None else self.second_moment[rows],
             preconditioner=self.preconditioner,
@@ -94,10 +98,11 @@ class NoMemory:
     def __init__(self, layout: Layout):
         self.layout = layout
 
-    def contribute_(self, rows: slice, gradient: Tensor, step: Step) -> Tally:
+    def contribute_(self, rows: slice, gradient: Tensor, scratch: Tensor, step: Step) -> Tally:
         return contribute_plainly_(
             self.layout,
             gradient if step.decay is None else gradient.add_(step.decay),
+            scratch,
             inverse=None,
             clip=step.clip,
             penalty=step.penalty_of(rows),
@@ -126,10 +131,11 @@ class SharedMemory:
             return None
         return self.preconditioner.inverse(self.second_moment, step.index)
 
-    def contribute_(self, rows: slice, gradient: Tensor, step: Step) -> Tally:
+    def contribute_(self, rows: slice, gradient: Tensor, scratch: Tensor, step: Step) -> Tally:
         return contribute_plainly_(
             self.layout,
             gradient,
+            scratch,
             inverse=self._inverse(step),
             clip=step.clip,
             penalty=step.penalty,

@@ -30,9 +30,9 @@ class Preconditioner:
         """v ← decay·v + (1 − decay)·gradient²."""
         v.mul_(self.decay).addcmul_(gradient, gradient, value=1.0 - self.decay)
 
-    def inverse(self, v: Tensor, updates: int) -> Tensor:
+    def inverse(self, v: Tensor, updates: int, out: Tensor | None = None) -> Tensor:
         """V⁻¹ = max(√v̂, τ), after `updates` updates of v."""
-        root = v.sqrt()
+        root = v.sqrt() if out is None else out.copy_(v).sqrt_()
         if self.name == "adam":
             root.div_((1.0 - self.decay**updates) ** 0.5)
         return root.clamp_min_(self.floor)

@@ -1,0 +1,30 @@
+"""A loop of one's own: BatchNorm made ready, 20 auxiliaries that remember, ε as it grows."""
+
+from torch import nn
+
+import dpdt
+from dpdt.data import load
+
+digits = load("digits")
+model = dpdt.make_private_ready(
+    nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+)
+step, loader = dpdt.prepare(
+    model,
+    digits.train,
+    epochs=3,
+    batch_size=360,
+    auxiliaries=20,
+    memory="auxiliary",
+    preconditioner="rmsprop",
+    lr=1e-3,
+    penalty=10.0,
+    clip={"linear": 0.05, "norm": 0.02},
+    noise={"linear": 0.02, "norm": 0.01},
+    clip_schedule={"kind": "steps", "epochs": [2], "factors": [2, 1]},
+)
+for batch in loader:
+    result = step(batch)
+    if (batch.step + 1) % 4 == 0:
+        print(f"epoch {batch.epoch + 1}  loss {result.loss:.3f}  ε {step.privacy().epsilon:.3g}")
+print(step.privacy())

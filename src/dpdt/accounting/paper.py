@@ -1,0 +1,181 @@
+"""The paper's hidden-state bound, as published. Offered to reproduce the paper; not valid.
+
+For each block and each position m0 of the record, v stands for 1/c of the log-Sobolev sequence,
+n = (η̂σ)² is the variance added to θ, L_F = 1 − η_θ, L_T the Lipschitz constant of Prox:
+
+    v = 0, a = 0
+    each step:   a ← a + C²/(K²σ²)                     if the mini-batch is m0
+                 a ← a · (1 + n/(L_F² v))^(−1/L_T²)     otherwise
+                 v ← L_T² (L_F² v + n)
+    ε_RDP(α) = 1/(α−1) · log( (1/M) Σ_{m0} exp((α−1) α Σ_g a_g(m0)) )
+
+`paper-per-block` takes the mixture over m0 inside each block and adds up: smaller still, and wrong
+for a further reason, since all blocks share m0.
+
+The recursion is what the paper's corollary says. Of the two closed forms it prints, the one in the
+proof agrees with it (base 1/(L_F²L_T²)) once two slips of its last line are mended: the exponent must
+be (M−1)(E−l) + M − m0, and the product over epochs starts at l+1. The Λ of the theorem has the
+reciprocal base and agrees with neither. docs/what-epsilon-means.md has the argument why the bound
+does not hold, with a counterexample.
+
+Here the recursion is unrolled: with d = log(1 + n/(L_F² v))/L_T² for each step,
+a(m0) = Σ over steps t at m0 of C²/(K²σ²) · exp(−Σ of d over later steps that are not at m0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpdt.accounting.guarantee import Condition, Guarantee, not_private
+from dpdt.accounting.renyi import ORDERS, epsilon_of_rdp
+from dpdt.ledger import Ledger, Setting
+
+DOCS = "docs/what-epsilon-means.md"
+NEVER = 800.0  # exp(−800) is 0 in float64
+
+
+class Paper:
+    """The bound with one mixture over m0 for all blocks."""
+
+    name = "paper"
+    per_block = False
+
+    def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
+        return _conditions(ledger, self.per_block)
+
+    def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
+        epsilon = math.inf
+        if ledger.header.sampling == "partition":
+            divergences = rdp(ledger, ORDERS, per_block=self.per_block)
+            epsilon = epsilon_of_rdp(ORDERS, divergences, delta) if ledger.runs else 0.0
+        return Guarantee(
+            accountant=self.name,
+            epsilon=epsilon,
+            delta=delta,
+            mu=None,
+            unit=ledger.header.unit,
+            relation="replace-one",
+            observer="last iterate",
+            conditions=self.conditions(ledger),
+        )
+
+
+class PaperPerBlock(Paper):
+    """The smaller number, with a mixture inside each block."""
+
+    name = "paper-per-block"
+    per_block = True
+
+
+def _conditions(ledger: Ledger, per_block: bool) -> tuple[Condition, ...]:
+    partition = ledger.header.sampling == "partition"
+    forgets = ledger.header.memory == "none"
+    conditions = [
+        not_private(ledger),
+        Condition(
+            text="mini-batches are fixed",
+            holds=partition,
+            why="the run uses a fixed partition" if partition else "sampling is Poisson",
+        ),
+        Condition(
+            text="the step on θ contracts by 1 − η_θ",
+            holds=False,
+            why=f"auxiliaries reset to θ, so the step does not contract ({DOCS})",
+        ),
+        Condition(
+            text="a record influences only the steps of its own mini-batch",
+            holds=forgets,
+            why=(
+                "nothing is remembered between steps"
+                if forgets
+                else "multipliers and preconditioners carry it into later steps"
+            ),
+        ),
+    ]
+    if per_block:
+        conditions.append(
+            Condition(
+                text="blocks can be mixed over positions one by one",
+                holds=False,
+                why="a record has one position, which all blocks share",
+            )
+        )
+    return tuple(conditions)
+
+
+def rdp(ledger: Ledger, orders: np.ndarray, *, per_block: bool = False) -> np.ndarray:
+    """ε_RDP(α) of the paper's theorem for every order."""
+    settings = [run.setting for run in ledger.runs]
+    counts = [run.steps for run in ledger.runs]
+    groups = Counter(
+        tuple((s.clip[b], s.noise[b]) for s in settings) for b in range(len(ledger.header.blocks))
+    )
+    leaks = [
+        (number, leak(settings, counts, values, ledger.header.auxiliaries, ledger.header.batches))
+        for values, number in groups.items()
+    ]
+    if per_block:
+        return np.sum([n * _mixture(a, orders) for n, a in leaks], axis=0)
+    total = np.sum([n * a for n, a in leaks], axis=0)
+    return _mixture(total, orders)
+
+
+def _mixture(a: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """1/(α−1) · log mean_{m0} exp((α−1) α a(m0)), for every order."""
+    values, weights = np.unique(a, return_counts=True)
+    if not np.isfinite(values[-1]):
+        return np.full(len(orders), np.inf)
+    scaled = np.outer(orders * (orders - 1), values - values[-1])
+    mean = np.log(np.exp(scaled) @ (weights / weights.sum()))
+    return np.asarray(orders * values[-1] + mean / (orders - 1))
+
+
+def leak(
+    settings: list[Setting],
+    counts: list[int],
+    values: tuple[tuple[float, float], ...],
+    auxiliaries: int,
+    batches: int,
+) -> np.ndarray:
+    """a(m0) of a block for every position, from its (C, σ) in each run of equal steps."""
+    if any(noise == 0 and clip > 0 for clip, noise in values):
+        return np.full(batches, np.inf)
+    steps = sum(counts)
+    epochs = -(-steps // batches)
+    added, decay = np.zeros((epochs, batches)), np.zeros((epochs, batches))
+    added.reshape(-1)[:steps] = np.repeat(
+        [0.0 if c == 0 else (c / (auxiliaries * s)) ** 2 for c, s in values], counts
+    )
+    decay.reshape(-1)[:steps] = np.concatenate(list(_decays(settings, counts, values)))
+    # Sums over all later steps, less those at the same position.
+    later = decay.reshape(-1)[::-1].cumsum()[::-1].reshape(epochs, batches) - decay
+    same = decay[::-1].cumsum(axis=0)[::-1] - decay
+    return np.asarray((added * np.exp(-(later - same))).sum(axis=0))
+
+
+def _decays(
+    settings: list[Setting], counts: list[int], values: tuple[tuple[float, float], ...]
+) -> Iterator[np.ndarray]:
+    """d of every step, run by run; within a run v has a closed form."""
+    v = 0.0
+    for setting, count, (_, noise) in zip(settings, counts, values, strict=True):
+        n = (setting.step_size * noise) ** 2
+        f2, t2 = (1.0 - setting.global_lr) ** 2, setting.contraction**2
+        q, powers = f2 * t2, np.arange(count + 1)
+        if q == 1.0:
+            sequence = v + powers * n
+        else:
+            limit = t2 * n / (1.0 - q)
+            sequence = limit + (v - limit) * q**powers
+            sequence[0] = v
+        before = sequence[:-1]
+        with np.errstate(divide="ignore", over="ignore"):
+            d = np.log1p(n / (f2 * before)) / t2 if f2 > 0 else np.full(count, np.inf)
+        d = np.minimum(d, NEVER)
+        d[before == 0] = 0.0  # v is 0 only before any noise, when there is nothing to decay
+        yield d
+        v = float(sequence[-1])
