@@ -106,3 +106,14 @@ def test_keywords_of_the_python_interface_are_checked_alike():
     with pytest.raises(InputError, match=r"method.clip: must be a positive number"):
         config.settings(clip="big", noise=1.0)
     assert config.settings(clip=2, epochs=3, epsilon=1.0).method.clip == 2
+
+
+def test_relations_follow_from_sampling():
+    refused("with a fixed partition it is replace-one", "privacy.relation=add-remove")
+    refused(
+        "replace-one under poisson sampling needs",
+        "method.sampling=poisson",
+        "method.auxiliaries=10",
+        "privacy.relation=replace-one",
+    )
+    config.load("digits", ("method.sampling=poisson", "privacy.relation=replace-one"))

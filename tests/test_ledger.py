@@ -18,6 +18,7 @@ def header(**options):
         "memory": "shared",
         "sampling": "partition",
         "unit": "example",
+        "relation": "replace-one",
         "blocks": blocks,
     }
     return Header(**{**defaults, **options})

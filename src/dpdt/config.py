@@ -85,6 +85,7 @@ class Model:
         lambda v: isinstance(v, list | tuple) and all(_integer(x) and x > 0 for x in v),
     )
     width: float = positive(1.0)
+    radius: float | None = positive(None)  # linear: bound on the norm of inputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +155,13 @@ class Privacy:
         1e-5, "a number between 0 and 1", lambda v: isinstance(v, float) and 0.0 < v < 1.0
     )
     epsilon: float | None = positive(None)
+    accountant: str = choice(  # whose ε must meet the target
+        "composition", ("composition", "hidden-state-convex", "hidden-state-contraction")
+    )
     unit: str = choice("example", ("example", "shard", "user"))
+    relation: str | None = key(
+        None, "one of replace-one, add-remove", lambda v: v in ("replace-one", "add-remove")
+    )
     noise_seed: int | None = integer(None, 0)  # for tests: the run is then not private
 
 
@@ -313,6 +320,18 @@ def _check_together(method: Method, train: Train, privacy: Privacy) -> None:
             method.sampling == "poisson" and privacy.unit != "example",
             f"privacy.unit: poisson sampling protects single examples, found {privacy.unit!r}; "
             'use sampling = "partition"',
+        ),
+        (
+            method.sampling == "partition" and privacy.relation == "add-remove",
+            "privacy.relation: with a fixed partition it is replace-one; to add or remove an "
+            "example would re-partition the others, found 'add-remove'",
+        ),
+        (
+            method.sampling == "poisson"
+            and privacy.relation == "replace-one"
+            and not method.per_example,
+            "privacy.relation: replace-one under poisson sampling needs auxiliaries = "
+            '"per-example", since an example changes what its auxiliary\'s others contribute',
         ),
         (
             method.sampling == "poisson" and method.reshuffle,

@@ -54,6 +54,7 @@ class Header:
     memory: str  # auxiliary | shared | none
     sampling: str  # partition | poisson
     unit: str  # example | shard | user
+    relation: str  # replace-one | add-remove
     blocks: tuple[Block, ...]
     per_example: bool = False  # every contribution belongs to one example, by construction
     rate: float = 1.0  # q, the probability that an example joins a mini-batch (poisson)
@@ -62,6 +63,8 @@ class Header:
     regularizer: str = "none"
     weight_decay: float = 0.0
     auxiliary_weight_decay: float = 0.0
+    gradient_bound: float | None = None  # on any example's gradient, by construction of the model
+    smoothness: float | None = None  # of a convex loss, by construction of the model
     private: bool = True  # False when noise or sampling came from a fixed seed
 
 

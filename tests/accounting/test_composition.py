@@ -30,6 +30,7 @@ def ledger(runs, *, K=4, M=5, **options):
         memory=options.pop("memory", "auxiliary"),
         sampling=options.pop("sampling", "partition"),
         unit=options.pop("unit", "example"),
+        relation=options.pop("relation", "replace-one"),
         blocks=(Block(name="a", kind="linear", size=3),),
         **options,
     )
@@ -110,7 +111,12 @@ def test_poisson_sampling(multiplier, rate, steps, epsilon, per_example):
     """Noise multiplier Kσ/C for one contribution an example, Kσ/2C where auxiliaries are shared."""
     noise = multiplier / 4 if per_example else 2 * multiplier / 4
     run = ledger(
-        [(1.0, noise, steps)], memory="none", sampling="poisson", rate=rate, per_example=per_example
+        [(1.0, noise, steps)],
+        memory="none",
+        sampling="poisson",
+        relation="add-remove",
+        rate=rate,
+        per_example=per_example,
     )
     privacy = account(run, 1e-5)
     assert privacy.proven.epsilon == pytest.approx(epsilon, abs=1e-3)

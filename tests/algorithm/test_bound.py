@@ -65,6 +65,7 @@ def test_contributions_of_any_gradient_are_bounded(values, multiplier, memory, n
     kept = memories.make(memory, layout, preconditioner, 3)
     if memory == "auxiliary":
         kept.multiplier.copy_(buffer(layout, multiplier))
+        kept.norms.copy_(layout.norms(kept.multiplier))
     limits = torch.full((3,), clip, dtype=torch.float64)
     step = memories.Step(
         index=0,

@@ -151,7 +151,9 @@ def test_account_and_help_do_not_import_torch():
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["account"]])
+@pytest.mark.parametrize(
+    "command", [[], ["train"], ["account"], ["calibrate"], ["allocate"], ["reproduce"]]
+)
 def test_help_has_an_example(command):
     done = dpdt(*command, "--help")
     assert done.returncode == 0
@@ -170,3 +172,61 @@ def test_published_numbers_of_composition():
         found = next(g for g in printed["guarantees"] if g["accountant"] == "composition")
         assert mu is None or found["mu"] == pytest.approx(mu, rel=5e-6)
         assert epsilon is None or found["epsilon"] == pytest.approx(epsilon, rel=5e-6)
+
+
+def test_calibrate():
+    done = dpdt("calibrate", "cifar10", "--epsilon", "3", "--json")
+    printed = json.loads(done.stdout)
+    assert set(printed) == {"epsilon", "accountant", "noise_scale", "noise"}
+    assert 2.99 < printed["epsilon"] <= 3.0
+    assert printed["accountant"] == "composition"
+    assert set(printed["noise"]) == {"conv", "norm", "linear"}
+    # what it prints, put into the configuration, gives that ε
+    noise = "{ " + ", ".join(f"{k} = {v!r}" for k, v in printed["noise"].items()) + " }"
+    again = json.loads(
+        dpdt("account", "cifar10", "--set", f"method.noise={noise}", "--json").stdout
+    )
+    assert again["proven"]["epsilon"] == pytest.approx(printed["epsilon"])
+    assert "with the noise times" in dpdt("calibrate", "cifar10", "--epsilon", "3").stdout
+
+
+def test_allocate():
+    printed = json.loads(dpdt("allocate", "cifar10", "--json").stdout)
+    rows = printed["allocations"]
+    assert len(rows) == 2 * (1 + 3 * 6)
+    assert {r["mode"] for r in rows} == {"noise", "joint"}
+    text = dpdt("allocate", "cifar10", "--mode", "noise", "--kind", "conv", "--boost", "1.5").stdout
+    assert "33:33:34" in text
+    assert "43:29:28" in text
+
+
+def test_figures(tmp_path):
+    done = dpdt("account", "cifar10", "--figure", "epsilon.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = dpdt("reproduce", "privacy-over-epochs", "--out", "paper.svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "epsilon.png").read_bytes()[:4] == b"\x89PNG"
+    assert b"<svg" in (tmp_path / "paper.svg").read_bytes()[:1000]
+    done = dpdt("account", "--figure", "nowhere/epsilon.png", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--figure nowhere/epsilon.png: cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["calibrate", "cifar10"], "--epsilon: must be a positive number, found None"),
+        (["calibrate", "cifar10", "--epsilon", "-1"], "--epsilon: must be a positive number"),
+        (["calibrate", "cifar10", "--epsilon", "3", "--kind", "x"], "--kind x: this model has"),
+        (["calibrate", "cifar10", "--epsilon", "3", "--kind", "linear"], "alone spend more"),
+        (["calibrate", "cifar10", "--epsilon", "3", "--accountant", "paper"], "is not valid"),
+        (["allocate", "digits", "--kind", "conv"], "--kind conv: this model has linear"),
+        (["reproduce", "everything"], "is not"),
+    ],
+)
+def test_bad_input_to_the_accounting_commands(arguments, message):
+    done = dpdt(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

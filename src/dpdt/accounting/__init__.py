@@ -6,12 +6,29 @@ import math
 
 from dpdt.accounting.composition import Composition
 from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Privacy
+from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
+from dpdt.accounting.paper import Paper, PaperPerBlock
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 
-__all__ = ["ACCOUNTANTS", "Accountant", "Condition", "Guarantee", "Privacy", "account"]
+__all__ = ["ACCOUNTANTS", "Accountant", "Condition", "Guarantee", "Privacy", "account", "by_name"]
 
-ACCOUNTANTS: tuple[Accountant, ...] = (Composition(),)
+ACCOUNTANTS: tuple[Accountant, ...] = (
+    Composition(),
+    HiddenStateConvex(),
+    HiddenStateContraction(),
+    Paper(),
+    PaperPerBlock(),
+)
+
+
+def by_name(name: str) -> Accountant:
+    """The accountant of that name."""
+    for accountant in ACCOUNTANTS:
+        if accountant.name == name:
+            return accountant
+    known = ", ".join(a.name for a in ACCOUNTANTS)
+    raise InputError(f"privacy.accountant: must be one of {known}, found {name!r}")
 
 
 def account(ledger: Ledger, delta: float) -> Privacy:
@@ -31,7 +48,7 @@ def account(ledger: Ledger, delta: float) -> Privacy:
     return Privacy(
         delta=delta,
         unit=ledger.header.unit,
-        relation=guarantees[0].relation,
+        relation=ledger.header.relation,
         steps=ledger.steps,
         epochs=ledger.epochs,
         guarantees=guarantees,

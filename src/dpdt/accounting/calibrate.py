@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
+from functools import cache
 
 from dpdt.accounting.composition import Composition
 from dpdt.accounting.guarantee import Accountant
@@ -47,6 +48,7 @@ def calibrate(
     """
     judge = accountant or Composition()
 
+    @cache
     def spent(log_factor: float) -> float:
         guarantee = judge.guarantee(scaled(ledger, math.exp(log_factor), kinds), delta)
         if not guarantee.valid and ledger.header.private:
@@ -75,9 +77,14 @@ def calibrate(
                     f"privacy.epsilon: this run spends less than {epsilon} with any noise; "
                     "it trains on nothing"
                 )
-    for _ in range(60):
-        if high - low < 1e-12 or abs(spent(high) - epsilon) <= TOLERANCE * epsilon:
-            break
-        middle = (low + high) / 2
+    # Bisection on the logarithm of the factor; ε falls as the factor grows. `high` always meets it.
+    # log ε is nearly straight in it, so every other split is where a line would meet the target.
+    straight = True
+    while spent(high) < epsilon * (1.0 - TOLERANCE) and high - low > 1e-12:
+        above, below = math.log(spent(low)), math.log(max(spent(high), 1e-12))
+        share = (above - math.log(epsilon * (1.0 - TOLERANCE / 2))) / (above - below)
+        inside = straight and math.isfinite(share) and 0.0 < share < 1.0
+        middle = low + (high - low) * (share if inside else 0.5)
         low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
+        straight = not straight
     return math.exp(high)

@@ -15,7 +15,9 @@ Steps that a record influences add up in μ². Which they are depends on what au
 
 Under Poisson sampling a step is a subsampled Gaussian mechanism with noise multiplier 1/μ_t (2/μ_t
 if every example is its own contribution, since removing it then moves the sum by C, not 2C),
-accounted by the privacy-loss distributions of dp-accounting under add/remove.
+accounted by the privacy-loss distributions of dp-accounting under add/remove. Where every example
+is its own contribution replace-one holds too: dp-accounting's relation of that name takes an absent
+example to contribute 0, which is then true.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ def squared_mu(setting: Setting, auxiliaries: int) -> float:
     for clip, noise in zip(setting.clip, setting.noise, strict=True):
         total += math.inf if noise == 0 else (2.0 * clip / (auxiliaries * noise)) ** 2
     return total
+
+
+FEW = 10  # different settings in a run that are accounted at the finest grid
 
 
 class Composition:
@@ -59,7 +64,7 @@ class Composition:
             delta=delta,
             mu=mu,
             unit=ledger.header.unit,
-            relation="add-remove" if poisson else "replace-one",
+            relation=ledger.header.relation,
             observer="all iterates",
             conditions=self.conditions(ledger),
         )
@@ -89,7 +94,13 @@ def _poisson_epsilon(ledger: Ledger, delta: float) -> float:
     from dp_accounting.pld import PLDAccountant
 
     header = ledger.header
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    relation = {
+        "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
+        "replace-one": NeighboringRelation.REPLACE_ONE,
+    }[header.relation]
+    # Losses are rounded up to a grid, so a coarser one is sound; long schedules need it.
+    interval = 1e-4 if len(ledger.runs) <= FEW else 1e-3
+    accountant = PLDAccountant(relation, value_discretization_interval=interval)
     numerator = 2.0 if header.per_example else 1.0
     for run in ledger.runs:
         mu = math.sqrt(squared_mu(run.setting, header.auxiliaries))

@@ -6,8 +6,8 @@ A μ-GDP mechanism is (ε, δ)-DP for every ε with δ(ε) = Φ(−ε/μ + μ/2)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 
@@ -27,19 +27,30 @@ def epsilon_of(mu: float, delta: float) -> float:
     target = math.log(delta)
     if log_delta(0.0, mu) <= target:
         return 0.0
-    high = mu * (mu / 2 + math.sqrt(2 * -target)) + 1e-9  # Φ(−ε/μ + μ/2) ≤ δ there
-    root = brentq(lambda e: log_delta(e, mu) - target, 0.0, high, xtol=1e-13, rtol=1e-13)
-    return float(root) * (1 + 1e-12)
+    high = mu * (mu / 2 + math.sqrt(-2 * target)) + 1e-9  # Φ(−ε/μ + μ/2) ≤ δ there
+    return _bisect(lambda e: log_delta(e, mu) <= target, 0.0, high)[1]
 
 
 def mu_of(epsilon: float, delta: float) -> float:
     """The largest μ whose mechanism is (ε, δ)-DP, rounded down."""
     target = math.log(delta)
     high = 1.0
-    while log_delta(epsilon, high) < target:
+    while log_delta(epsilon, high) <= target:
         high *= 2
     low = high
-    while log_delta(epsilon, low) >= target:
+    while log_delta(epsilon, low) > target:
         low /= 2
-    root = brentq(lambda mu: log_delta(epsilon, mu) - target, low, high, xtol=1e-13, rtol=1e-13)
-    return float(root) * (1 - 1e-12)
+    return _bisect(lambda mu: log_delta(epsilon, mu) > target, low, high)[0]
+
+
+def _bisect(reached: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Where `reached` turns true between low and high, as a bracket of neighbouring numbers.
+
+    By hand because scipy.optimize takes longer to import than everything else together.
+    """
+    while high - low > 1e-14 * high:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return low, high

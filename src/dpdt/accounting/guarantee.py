@@ -146,6 +146,8 @@ def _line(g: Guarantee, *, headline: bool) -> str:
             f"δ = {g.delta:g} · {g.observer}"
         )
     why = g.failed.why if g.failed else ""
+    if g.epsilon == float("inf"):
+        return f"    {'':8} {'no bound':9} {g.accountant} · {why}"
     return f"ε = {_number(g.epsilon):8} claimed   {g.accountant} · not valid here: {why}"
 
 

@@ -13,8 +13,8 @@ n = (η̂σ)² is the variance added to θ, L_F = 1 − η_θ, L_T the Lipschitz
 for a further reason, since all blocks share m0.
 
 The recursion is what the paper's corollary says. Of the two closed forms it prints, the one in the
-proof agrees with it (base 1/(L_F²L_T²)) once two slips of its last line are mended: the exponent must
-be (M−1)(E−l) + M − m0, and the product over epochs starts at l+1. The Λ of the theorem has the
+proof agrees with it (base 1/(L_F²L_T²)) once two slips of its last line are mended: the exponent
+must be (M−1)(E−l) + M − m0, and the product over epochs starts at l+1. The Λ of the theorem has the
 reciprocal base and agrees with neither. docs/what-epsilon-means.md has the argument why the bound
 does not hold, with a counterexample.
 
@@ -49,9 +49,11 @@ class Paper:
 
     def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
         epsilon = math.inf
-        if ledger.header.sampling == "partition":
+        if not ledger.runs:
+            epsilon = 0.0
+        elif ledger.header.sampling == "partition":
             divergences = rdp(ledger, ORDERS, per_block=self.per_block)
-            epsilon = epsilon_of_rdp(ORDERS, divergences, delta) if ledger.runs else 0.0
+            epsilon = epsilon_of_rdp(ORDERS, divergences, delta)
         return Guarantee(
             accountant=self.name,
             epsilon=epsilon,
@@ -119,12 +121,11 @@ def rdp(ledger: Ledger, orders: np.ndarray, *, per_block: bool = False) -> np.nd
         for values, number in groups.items()
     ]
     if per_block:
-        return np.sum([n * _mixture(a, orders) for n, a in leaks], axis=0)
-    total = np.sum([n * a for n, a in leaks], axis=0)
-    return _mixture(total, orders)
+        return np.asarray(sum(n * mixture(a, orders) for n, a in leaks))
+    return mixture(np.asarray(sum(n * a for n, a in leaks)), orders)
 
 
-def _mixture(a: np.ndarray, orders: np.ndarray) -> np.ndarray:
+def mixture(a: np.ndarray, orders: np.ndarray) -> np.ndarray:
     """1/(α−1) · log mean_{m0} exp((α−1) α a(m0)), for every order."""
     values, weights = np.unique(a, return_counts=True)
     if not np.isfinite(values[-1]):

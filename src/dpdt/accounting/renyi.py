@@ -9,8 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-# Dense where small ε has its optimum, up to very large orders for tiny privacy losses.
-ORDERS = np.concatenate([1 + np.geomspace(1e-3, 1, 200)[:-1], np.geomspace(2, 1e7, 2000)])
+# The usual orders (1.1 to 10.9 and 12 to 63), and more towards 1 and beyond for extreme losses.
+ORDERS = np.concatenate(
+    [
+        1 + np.geomspace(1e-4, 0.09, 30),
+        1 + np.arange(1, 100) / 10,
+        np.arange(12, 64),
+        np.round(np.geomspace(64, 1e7, 200)),
+    ]
+)
 
 
 def epsilon_of_rdp(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:

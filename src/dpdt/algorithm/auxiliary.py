@@ -45,12 +45,12 @@ class Tally:
         self.bias = max(self.bias, other.bias)
 
 
-def clip_(layout: Layout, x: Tensor, clip: Tensor, scratch: Tensor | None = None) -> Tensor:
-    """x ← x · C / max(C, ‖x‖) for every row and block; returns the norms before."""
-    norms = layout.norms(x, scratch)
-    if bool((norms > clip).any()):
+def clip_(layout: Layout, x: Tensor, norms: Tensor, clip: Tensor) -> Tensor:
+    """x ← x · C / max(C, ‖x‖) for every row and block, given the norms; returns ‖x‖ − C or 0."""
+    excess = (norms - clip).clamp_min_(0.0)
+    if bool(excess.any()):
         layout.scale_(x, torch.where(norms > clip, clip / norms, 1.0))
-    return norms
+    return excess
 
 
 def bound_(layout: Layout, x: Tensor, clip: Tensor, scratch: Tensor | None = None) -> Tensor:
@@ -89,6 +89,7 @@ def contribute_(
     gradient: Tensor,
     scratch: Tensor,
     multiplier: Tensor,
+    norms: Tensor,
     second_moment: Tensor | None,
     *,
     preconditioner: Preconditioner,
@@ -101,46 +102,42 @@ def contribute_(
 ) -> Tally:
     """Turn gradients into contributions, in place; update multipliers and second moments.
 
-    `decay` is weight decay · θ, or None. `updates` counts the updates of V, this one included.
-    `scratch` is a buffer like `gradient` whose content does not matter.
+    `norms` are the multipliers' own, kept up to date from the inner products that are computed
+    anyway. `decay` is weight decay · θ, or None. `updates` counts the updates of V, this one
+    included. `scratch` is a buffer like `gradient` whose content does not matter.
     """
     own = gradient.clone() if diagnose else None
     a = gradient.add_(multiplier)
     if decay is not None:
         a.add_(decay)
-    norms = clip_(layout, multiplier, clip, scratch)  # multiplier is π̂ from here
-    squares = layout.dots(a, a, scratch)
-    broken = ~torch.isfinite(squares)
-    if bool(broken.any()):
-        layout.zero_(a, broken)
-    if second_moment is not None:
+    bias = clip_(layout, multiplier, norms, clip)  # multiplier is π̂ from here, ‖κ‖ = bias
+    norms.clamp_max_(clip)
+    broken = torch.zeros_like(norms, dtype=torch.bool)
+    if second_moment is None:
+        p = a
+    else:
+        broken = ~torch.isfinite(layout.dots(a, a, scratch))
+        if bool(broken.any()):  # keep it out of the second moment
+            layout.zero_(a, broken)
         preconditioner.update_(second_moment, a)
-        a.div_(preconditioner.inverse(second_moment, updates, out=scratch))
-        squares = layout.dots(a, a, scratch)
-        broken |= ~torch.isfinite(squares)
-    p = a
-    rate = adaptive_rate(
-        lr,
-        penalty,
-        clip,
-        pp=squares,
-        hp=layout.dots(multiplier, p, scratch),
-        hh=torch.minimum(norms, clip).square_(),
-    )
-    broken |= ~torch.isfinite(rate)
+        p = a.div_(preconditioner.inverse(second_moment, updates, out=scratch))
+    pp, hp = layout.dots(p, p, scratch), layout.dots(multiplier, p, scratch)
+    rate = adaptive_rate(lr, penalty, clip, pp=pp, hp=hp, hh=norms.square())
+    broken |= ~(torch.isfinite(pp) & torch.isfinite(rate))
     step = layout.scale_(p, penalty * rate)  # ρu
     if bool(broken.any()):
-        layout.zero_(step, broken)
+        layout.zero_(step, broken)  # π stays at π̂
     multiplier.sub_(step)
+    moved = (hp - 0.5 * penalty * rate * pp) * 2.0 * penalty * rate
+    norms.copy_(torch.where(broken, norms, (norms.square() - moved).clamp_min(0.0).sqrt()))
     tally = Tally(total=rate.numel())
     if own is not None:
-        rho = penalty
-        along = layout.dots(own + multiplier, step) / rho  # ⟨g + π_new, u⟩
-        size = layout.norms(step).square_() / rho.square()  # ‖u‖²
+        along = layout.dots(own + multiplier, step) / penalty  # ⟨g + π_new, u⟩
+        size = layout.dots(step, step) / penalty.square()  # ‖u‖²
         tally.cut = int((rate < lr).sum())
-        tally.bias = float((norms - clip).clamp_min_(0.0).max())
+        tally.bias = float(bias.max())
         tally.spread = float(size.sum())
-        tally.lagrangian = float((0.5 * rho * size - along)[~broken].sum())
+        tally.lagrangian = float((0.5 * penalty * size - along)[~broken].sum())
     contribution = step.sub_(multiplier)  # ρu − (π̂ − ρu) = 2ρu − π̂
     if bool(broken.any()):
         layout.zero_(contribution, broken)

@@ -34,7 +34,9 @@ def parameters_of(model: nn.Module) -> list[Parameter]:
         if tensor.requires_grad:
             layer, module = owners[id(tensor)]
             result.append(
-                Parameter(name=name, layer=layer or name, kind=_kind(module), size=tensor.numel())
+                Parameter(
+                    name=name, layer=layer or "model", kind=_kind(module), size=tensor.numel()
+                )
             )
     return result
 

@@ -67,6 +67,9 @@ class AuxiliaryMemory:
         self.layout, self.preconditioner = layout, preconditioner
         shape = (auxiliaries, layout.size)
         self.multiplier = torch.zeros(shape, dtype=layout.dtype, device=layout.device)
+        self.norms = torch.zeros(
+            auxiliaries, layout.count, dtype=torch.float64, device=layout.device
+        )
         self.second_moment = torch.zeros_like(self.multiplier) if preconditioner.stateful else None
 
     def contribute_(self, rows: slice, gradient: Tensor, scratch: Tensor, step: Step) -> Tally:
@@ -75,6 +78,7 @@ class AuxiliaryMemory:
             gradient,
             scratch,
             self.multiplier[rows],
+            self.norms[rows],
             None if self.second_moment is None else self.second_moment[rows],
             preconditioner=self.preconditioner,
             updates=step.index + 1,
@@ -89,7 +93,9 @@ class AuxiliaryMemory:
         return noisy
 
     def state(self) -> dict[str, Tensor]:
-        return _named(multiplier=self.multiplier, second_moment=self.second_moment)
+        return _named(
+            multiplier=self.multiplier, norms=self.norms, second_moment=self.second_moment
+        )
 
 
 class NoMemory:
@@ -146,7 +152,8 @@ class SharedMemory:
     def publish(self, noisy: Tensor, step: Step) -> Tensor:
         rho, multiplier = float(step.penalty), self.multiplier
         inverse = self._inverse(step)
-        clip_(self.layout, multiplier.unsqueeze(0), step.clip)  # π̂
+        row = multiplier.unsqueeze(0)
+        clip_(self.layout, row, self.layout.norms(row), step.clip)  # π̂
         pull = multiplier if step.decay is None else multiplier + step.decay
         u = noisy / (2.0 * rho) + step.lr * (pull if inverse is None else pull / inverse)
         direction = 2.0 * rho * u - multiplier

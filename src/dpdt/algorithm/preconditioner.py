@@ -32,7 +32,9 @@ class Preconditioner:
 
     def inverse(self, v: Tensor, updates: int, out: Tensor | None = None) -> Tensor:
         """V⁻¹ = max(√v̂, τ), after `updates` updates of v."""
-        root = v.sqrt() if out is None else out.copy_(v).sqrt_()
+        import torch  # this module also describes V where there is no torch
+
+        root = torch.sqrt(v, out=out)
         if self.name == "adam":
             root.div_((1.0 - self.decay**updates) ** 0.5)
         return root.clamp_min_(self.floor)

@@ -15,6 +15,9 @@ from dpdt.errors import InputError
 COMMANDS = {
     "train": "Train a model and say what it guarantees.",
     "account": "Say what a run guarantees, without training.",
+    "calibrate": "Find the noise for a target ε.",
+    "allocate": "Split the privacy budget over kinds of block.",
+    "reproduce": "Draw a figure of the paper.",
 }
 
 

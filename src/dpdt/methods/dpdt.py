@@ -22,6 +22,7 @@ from dpdt.errors import InputError
 from dpdt.ledger import LedgerWriter
 from dpdt.methods.loader import Loader, count, take
 from dpdt.methods.plan import plan
+from dpdt.models.networks import bounds_of
 from dpdt.noise import Randomness
 
 
@@ -105,7 +106,8 @@ def prepare(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
         )
     blocks = Blocks.group(parameters_of(model), chosen.method.granularity)
-    decided = plan(chosen, blocks, count(data))
+    bounds = bounds_of(model) if loss is default_loss else None
+    decided = plan(chosen, blocks, count(data), bounds)
     seeds = _seeds(chosen.privacy.noise_seed)
     engine = Engine(
         model,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dpdt.accounting import by_name
 from dpdt.accounting.calibrate import calibrate
 from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import Blocks
@@ -19,6 +20,7 @@ from dpdt.algorithm.recipe import Recipe
 from dpdt.config import Method, Settings
 from dpdt.errors import InputError
 from dpdt.ledger import Header, Ledger
+from dpdt.models.bounds import Bounds
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler
 
@@ -65,15 +67,18 @@ class Plan:
         )
 
 
-def plan(settings: Settings, blocks: Blocks, examples: int) -> Plan:
-    """Decide a run on `examples` examples; calibrates the noise if a target ε is given."""
+def plan(settings: Settings, blocks: Blocks, examples: int, bounds: Bounds | None = None) -> Plan:
+    """Decide a run on `examples` examples; calibrates the noise if a target ε is given.
+
+    `bounds` are what the model's construction says about its gradients.
+    """
     method, train = settings.method, settings.train
     if train.batch_size > examples:
         raise InputError(
             f"train.batch_size: must be at most the number of examples, {examples}, "
             f"found {train.batch_size}"
         )
-    batches = math.ceil(examples / train.batch_size)
+    batches = max(1, round(examples / train.batch_size))
     poisson = method.sampling == "poisson"
     if method.per_example:
         auxiliaries = train.batch_size if poisson else math.ceil(examples / batches)
@@ -96,6 +101,7 @@ def plan(settings: Settings, blocks: Blocks, examples: int) -> Plan:
         memory=method.memory,
         sampling=method.sampling,
         unit=settings.privacy.unit,
+        relation=settings.privacy.relation or ("add-remove" if poisson else "replace-one"),
         blocks=blocks.blocks,
         per_example=method.per_example,
         rate=train.batch_size / examples if poisson else 1.0,
@@ -104,6 +110,8 @@ def plan(settings: Settings, blocks: Blocks, examples: int) -> Plan:
         regularizer=method.regularizer if method.weight_decay else "none",
         weight_decay=method.weight_decay,
         auxiliary_weight_decay=method.auxiliary_weight_decay,
+        gradient_bound=None if bounds is None else bounds.gradient,
+        smoothness=None if bounds is None else bounds.smoothness,
         private=settings.privacy.noise_seed is None,
     )
     decided = Plan(recipe=recipe, header=header, epochs=train.epochs)
@@ -112,7 +120,12 @@ def plan(settings: Settings, blocks: Blocks, examples: int) -> Plan:
         return decided
     if not any(noise):
         raise InputError("method.noise: cannot be scaled to a target epsilon, found 0")
-    factor = calibrate(decided.ledger(), target, settings.privacy.delta)
+    factor = calibrate(
+        decided.ledger(),
+        target,
+        settings.privacy.delta,
+        accountant=by_name(settings.privacy.accountant),
+    )
     return replace(decided, recipe=replace(recipe, noise=tuple(s * factor for s in noise)))
 
 

@@ -11,6 +11,7 @@ from dpdt.config import Model
 from dpdt.data import Facts
 from dpdt.errors import InputError
 from dpdt.models import describe
+from dpdt.models.bounds import Bounds, linear_bounds
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,6 +32,12 @@ def parameters(model: Model, facts: Facts) -> list[Parameter]:
     return _DESCRIBE[model.name](model, facts)
 
 
+def bounds(model: Model) -> Bounds | None:
+    """What the model's construction says about gradients, if anything."""
+    bounded = model.name == "linear" and model.radius is not None
+    return linear_bounds(model.radius) if bounded and model.radius else None
+
+
 def build(model: Model, facts: Facts, seed: int) -> nn.Module:
     """Build a model, initialised from a public seed."""
     parameters(model, facts)
@@ -42,7 +49,10 @@ def build(model: Model, facts: Facts, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         match model.name:
             case "linear":
-                return networks.mlp(prod(facts.shape), (), facts.classes)
+                inputs = prod(facts.shape)
+                if model.radius is not None:
+                    return networks.bounded_linear(inputs, facts.classes, model.radius)
+                return networks.mlp(inputs, (), facts.classes)
             case "mlp":
                 return networks.mlp(prod(facts.shape), model.hidden, facts.classes)
             case "resnet18":

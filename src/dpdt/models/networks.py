@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dpdt.models.bounds import Bounds, linear_bounds
+
 
 def mlp(inputs: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
     """Fully connected layers with ReLU between them; without hidden layers, a linear classifier."""
@@ -17,6 +19,41 @@ def mlp(inputs: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
     for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+class BoundedLinear(nn.Linear):
+    """A linear classifier that scales each input down to norm at most `radius`.
+
+    Guarantees: with cross-entropy, gradients and curvature obey `linear_bounds(radius)`, whatever
+    the input.
+    """
+
+    def __init__(self, inputs: int, classes: int, radius: float):
+        super().__init__(inputs, classes)
+        self.radius = radius
+
+    def forward(self, x: Tensor) -> Tensor:
+        norms = x.norm(dim=1, keepdim=True)
+        # a little below the radius, so that rounding cannot exceed it
+        scale = (self.radius * (1.0 - 1e-6) / norms.clamp_min(1e-30)).clamp_max(1.0)
+        return super().forward(x * scale)
+
+
+def bounded_linear(inputs: int, classes: int, radius: float) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), BoundedLinear(inputs, classes, radius))
+
+
+def bounds_of(model: nn.Module) -> Bounds | None:
+    """Bounds on the gradients of a built model under cross-entropy, if its construction gives any.
+
+    It does if a BoundedLinear comes last and nothing before it is trained.
+    """
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    head = layers[-1] if layers else None
+    trained = {id(p) for p in model.parameters() if p.requires_grad}
+    if isinstance(head, BoundedLinear) and trained <= {id(p) for p in head.parameters()}:
+        return linear_bounds(head.radius)
+    return None
 
 
 def _norm(width: int) -> nn.GroupNorm:

@@ -1,0 +1,227 @@
+"""Guarantees for who sees only the last iterate, where they are true.
+
+`hidden-state-convex`: noisy gradient descent on a smooth convex loss, where clipping is impossible
+a priori. With M steps an epoch, E epochs, Δ the sensitivity of the mean contribution, c = c_F·c_T
+the Lipschitz constant of a step (Bok, Su and Altschuler 2024):
+
+    μ = (Δ/σ) √( 1 + c^{2M−2} (1−c²)/(1−c^M)² · (1−c^{M(E−1)})/(1+c^{M(E−1)}) )     for c < 1
+    μ = (Δ/σ) √( 1 + (E−1)/M )                                                      for c = 1
+
+`hidden-state-contraction`: no smoothness at all. Every auxiliary may react to a shifted θ, so the
+displacement is 2C a step, and only weight decay (c = 1/(1+λη̂) < 1) forgets:
+
+    μ = √(Σ_g (2C_g/σ_g)²) · √( (1+c)/(1−c) · (1−c^T)/(1+c^T) )
+
+The argument allows displacements that depend on the whole past, so auxiliaries may remember. With
+memory `shared` and V = I the direction has the further part (2ρη−1)π̂ with ‖π̂‖ ≤ C, which makes the
+displacement (1 + |2ρη−1|) times as large; with another V it has no bound, and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dpdt.accounting.gaussian import epsilon_of
+from dpdt.accounting.guarantee import Condition, Guarantee, not_private
+from dpdt.ledger import Ledger, Setting
+
+# The engine rescales what comes within rounding of C; clipping is impossible below that.
+ROOM = 1.0 - 1e-4
+
+
+def convex_mu(ratio: float, batches: int, epochs: int, log_c: float) -> float:
+    """μ of the convex bound from Δ/σ, M, E and log c ≤ 0."""
+    if epochs == 0:
+        return 0.0
+    if log_c == 0.0:
+        return ratio * math.sqrt(1.0 + (epochs - 1) / batches)
+    one_minus_c2 = -math.expm1(2 * log_c)
+    one_minus_cm = -math.expm1(batches * log_c)
+    grown = math.tanh(-batches * (epochs - 1) * log_c / 2)  # (1−x)/(1+x) of x = c^{M(E−1)}
+    factor = math.exp((2 * batches - 2) * log_c) * one_minus_c2 / one_minus_cm**2 * grown
+    return ratio * math.sqrt(1.0 + factor)
+
+
+def contraction_mu(ratio: float, steps: int, log_c: float) -> float:
+    """μ of the contraction bound from √Σ(2C/σ)², T and log c < 0."""
+    # (1+c)/(1−c) = 1/tanh(−log c/2), and likewise with c^T
+    return ratio * math.sqrt(math.tanh(-steps * log_c / 2) / math.tanh(-log_c / 2))
+
+
+class _HiddenState:
+    """What the two accountants share: conditions first, a number only if they hold."""
+
+    name = ""
+
+    def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
+        raise NotImplementedError
+
+    def mu(self, ledger: Ledger) -> float:
+        raise NotImplementedError
+
+    def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
+        conditions = self.conditions(ledger)
+        mu = None
+        if not ledger.runs:
+            mu = 0.0
+        elif all(c.holds for c in conditions):
+            mu = self.mu(ledger)
+        return Guarantee(
+            accountant=self.name,
+            epsilon=math.inf if mu is None else epsilon_of(mu, delta),
+            delta=delta,
+            mu=mu,
+            unit=ledger.header.unit,
+            relation=ledger.header.relation,
+            observer="last iterate",
+            conditions=conditions,
+        )
+
+
+def _check(text: str, holds: bool, yes: str, no: str) -> Condition:
+    return Condition(text=text, holds=holds, why=yes if holds else no)
+
+
+def _only_last(ledger: Ledger) -> Condition:
+    return _check(
+        "only the last iterate leaves",
+        not ledger.exports,
+        "nothing else was exported",
+        f"also exported: {', '.join(ledger.exports)}",
+    )
+
+
+class HiddenStateConvex(_HiddenState):
+    name = "hidden-state-convex"
+
+    def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
+        h = ledger.header
+        settings = [run.setting for run in ledger.runs]
+        constant = len(settings) <= 1
+        known = h.gradient_bound is not None and h.smoothness is not None
+        step = max((_step(s) for s in settings), default=0.0)
+        limit = 2.0 / h.smoothness if h.smoothness else math.inf
+        reach = max((_reach(s, h.gradient_bound or 0.0) for s in settings), default=0.0)
+        least = min((min(s.clip) for s in settings), default=math.inf)
+        whole = ledger.steps % h.batches == 0
+        return (
+            not_private(ledger),
+            _only_last(ledger),
+            _check(
+                "the loss is convex and smooth, with gradients bounded by construction",
+                known,
+                "a linear head on inputs of bounded norm",
+                "the model gives no such bound; use a linear model with model.radius",
+            ),
+            _check(
+                "auxiliaries remember nothing and do not precondition",
+                h.memory == "none" and h.preconditioner == "identity",
+                "memory is none",
+                f"memory is {h.memory}, the preconditioner {h.preconditioner}",
+            ),
+            _check(
+                "no weight decay on auxiliaries",
+                h.auxiliary_weight_decay == 0,
+                "there is none",
+                f"it is {h.auxiliary_weight_decay:g}",
+            ),
+            _check(
+                "an example takes part once an epoch, and the unit is an example",
+                h.sampling == "partition" and h.unit == "example" and whole,
+                "mini-batches are a partition and epochs are whole",
+                "the run ended within an epoch"
+                if h.sampling == "partition" and h.unit == "example"
+                else f"sampling is {h.sampling}, the unit is {h.unit}",
+            ),
+            _check(
+                "every step has the same settings",
+                constant,
+                "no schedule",
+                "clip, noise or penalty follow a schedule",
+            ),
+            _check(
+                "clipping is impossible",
+                known and least * ROOM >= reach,
+                f"contributions have norm at most {reach:.4g}, clip is {least:.4g}",
+                f"contributions can have norm {reach:.4g}, so clip must be {reach / ROOM:.4g} or "
+                f"more, found {least:.4g}",
+            ),
+            _check(
+                "the step size is at most 2/β",
+                known and step <= limit,
+                f"it is {step:.4g}, and 2/β = {limit:.4g}",
+                f"it is {step:.4g} but 2/β = {limit:.4g}; lower lr or global_lr",
+            ),
+        )
+
+    def mu(self, ledger: Ledger) -> float:
+        h, setting = ledger.header, ledger.runs[0].setting
+        least = max(1, h.examples // (h.batches * h.auxiliaries))  # examples in a micro-batch
+        sensitivity = 2.0 * _reach(setting, h.gradient_bound or 0.0) / (h.auxiliaries * least)
+        sigma = min(setting.noise)
+        if sigma == 0:
+            return math.inf
+        # no strong convexity: c_F = 1, so only weight decay contracts
+        return convex_mu(
+            sensitivity / sigma,
+            h.batches,
+            ledger.steps // h.batches,
+            math.log(setting.contraction),
+        )
+
+
+def _reach(setting: Setting, gradient_bound: float) -> float:
+    """The largest norm an unclipped contribution 2ρη·g can have."""
+    return 2.0 * setting.penalty * setting.lr * gradient_bound
+
+
+def _step(setting: Setting) -> float:
+    """The step on θ that a contribution amounts to: 2·η_θ·η."""
+    return 2.0 * setting.global_lr * setting.lr
+
+
+class HiddenStateContraction(_HiddenState):
+    name = "hidden-state-contraction"
+
+    def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
+        h = ledger.header
+        settings = [run.setting for run in ledger.runs]
+        constant = len({(s.noise, s.step_size, s.contraction) for s in settings}) <= 1
+        contracts = all(s.contraction < 1 for s in settings)
+        bounded = h.memory != "shared" or (
+            h.preconditioner == "identity" and h.auxiliary_weight_decay == 0
+        )
+        return (
+            not_private(ledger),
+            _only_last(ledger),
+            _check(
+                "weight decay contracts every step",
+                contracts,
+                "the proximal step is L2 with λ > 0",
+                "there is no L2 weight decay on θ, so nothing is forgotten",
+            ),
+            _check(
+                "noise and step size are constant",
+                constant,
+                "no schedule",
+                "noise or penalty follow a schedule",
+            ),
+            _check(
+                "a step moves θ by a bounded amount",
+                bounded and not (h.sampling == "poisson" and h.per_example),
+                "K contributions of norm at most C",
+                "the number of sampled examples has no bound"
+                if bounded
+                else "the shared preconditioner or weight decay scales the step without bound",
+            ),
+        )
+
+    def mu(self, ledger: Ledger) -> float:
+        h, first = ledger.header, ledger.runs[0].setting
+        if min(first.noise) == 0:
+            return math.inf
+        clip = [max(run.setting.clip[b] for run in ledger.runs) for b in range(len(h.blocks))]
+        ratio = math.sqrt(sum((2.0 * c / s) ** 2 for c, s in zip(clip, first.noise, strict=True)))
+        if h.memory == "shared":
+            ratio *= 1.0 + max(abs(2 * r.setting.penalty * r.setting.lr - 1) for r in ledger.runs)
+        return contraction_mu(ratio, ledger.steps, math.log(first.contraction))

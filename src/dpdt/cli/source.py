@@ -1,0 +1,29 @@
+"""What PRESET, FILE and RUN stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpdt import config, data, models
+from dpdt.algorithm.blocks import Blocks
+from dpdt.errors import InputError
+from dpdt.ledger import Ledger
+from dpdt.methods.plan import plan
+from dpdt.training.folder import LEDGER, is_run
+
+
+def planned(chosen: config.Config) -> Ledger:
+    """The ledger that a configuration's run would have."""
+    facts = data.facts(chosen.data.name)
+    blocks = Blocks.group(models.parameters(chosen.model, facts), chosen.method.granularity)
+    return plan(chosen, blocks, facts.examples, models.bounds(chosen.model)).ledger()
+
+
+def ledger_of(source: str, overrides: tuple[str, ...]) -> tuple[Ledger, config.Config]:
+    """The ledger of a run folder as it was, or of a preset or file as it would be."""
+    if not is_run(source):
+        chosen = config.load(source, overrides)
+        return planned(chosen), chosen
+    if overrides:
+        raise InputError(f"--set {overrides[0]}: {source} has been run and cannot be changed")
+    return Ledger.read(Path(source) / LEDGER), config.load(str(Path(source) / "config.toml"))

@@ -1,0 +1,1 @@
+"""Figures, drawn from ledgers and runs."""

@@ -1,0 +1,337 @@
+"""One suite that every accountant must pass."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpdt.accounting import ACCOUNTANTS, account
+from dpdt.accounting.calibrate import scaled
+from dpdt.accounting.gaussian import epsilon_of
+from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
+from dpdt.ledger import Block, Header, Ledger, Setting
+
+from .worst_case import exact_mu
+
+NAMES = [a.name for a in ACCOUNTANTS]
+
+
+def make(steps=40, *, K=10, M=4, clip=1.0, noise=0.5, decay=0.01, lr=0.1, penalty=2.0, **header):
+    """A run in which every accountant has a number: bounded gradients, weight decay."""
+    step_size = 0.9 / penalty
+    ledger = Ledger(
+        Header(
+            method="dpdt",
+            examples=400,
+            auxiliaries=K,
+            batches=M,
+            memory=header.pop("memory", "none"),
+            sampling="partition",
+            relation="replace-one",
+            unit=header.pop("unit", "example"),
+            blocks=(Block(name="a", kind="linear", size=1), Block(name="b", kind="norm", size=1)),
+            gradient_bound=header.pop("gradient_bound", 1.5),
+            smoothness=header.pop("smoothness", 1.0),
+            weight_decay=decay,
+            regularizer="l2" if decay else "none",
+            **header,
+        )
+    )
+    setting = Setting(
+        clip=(clip, clip),
+        noise=(noise, 2 * noise),
+        penalty=penalty,
+        lr=lr,
+        global_lr=0.9,
+        step_size=step_size,
+        contraction=1 / (1 + decay * step_size),
+    )
+    if steps:
+        ledger.append(setting, steps)
+    return ledger
+
+
+def spent(name, ledger, delta=1e-5):
+    return next(g for g in account(ledger, delta).guarantees if g.accountant == name).epsilon
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_is_a_number_to_test(name):
+    assert 0 < spent(name, make()) < math.inf
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_monotone_in_steps_noise_and_delta(name):
+    values = [spent(name, make(steps=s)) for s in (4, 8, 20, 80, 400)]
+    assert values == sorted(values)
+    values = [spent(name, scaled(make(), f)) for f in (0.1, 0.5, 1.0, 3.0, 50.0)]
+    assert values == sorted(values, reverse=True)
+    values = [spent(name, make(), d) for d in (0.1, 1e-3, 1e-5, 1e-9)]
+    assert values == sorted(values)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_edges(name):
+    assert spent(name, make(steps=0)) == 0.0
+    assert spent(name, scaled(make(), 0.0)) == math.inf
+    assert spent(name, scaled(make(), 1e12)) < 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fixed_seed_makes_every_accountant_invalid(name):
+    privacy = account(make(private=False), 1e-5)
+    assert not any(g.valid for g in privacy.guarantees)
+    assert privacy.proven is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_conditions_are_sentences_with_reasons(name):
+    accountant = next(a for a in ACCOUNTANTS if a.name == name)
+    for condition in accountant.conditions(make(memory="auxiliary")):
+        assert condition.text
+        assert condition.why
+
+
+configurations = st.fixed_dictionaries(
+    {
+        "K": st.integers(1, 50),
+        "M": st.integers(1, 6),
+        "epochs": st.integers(1, 60),
+        "clip": st.floats(0.01, 10),
+        "noise": st.floats(0.01, 10),
+        "decay": st.sampled_from([0.0, 1e-4, 1e-2, 0.5, 5.0]),
+        "lr": st.floats(1e-4, 1.0),
+        "penalty": st.floats(0.01, 50),
+        "memory": st.sampled_from(["auxiliary", "none"]),
+        "unit": st.sampled_from(["example", "shard"]),
+        "reshuffle": st.booleans(),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(configurations, st.integers(0, 5), st.sampled_from(np.geomspace(1e-4, 1e3, 15).tolist()))
+def test_no_valid_accountant_is_below_the_exact_loss_of_a_linear_loss(config, position, x):
+    """x against −x on one example (or shard), seen through the last iterate alone."""
+    config = dict(config)
+    epochs, M = config.pop("epochs"), config["M"]
+    position %= M
+    ledger = make(steps=epochs * M, gradient_bound=x, smoothness=0.0, **config)
+    setting = ledger.runs[0].setting
+    # two one-parameter blocks: μ² adds up
+    total = 0.0
+    for clip, noise in zip(setting.clip, setting.noise, strict=True):
+        total += (
+            exact_mu(
+                x / math.sqrt(2),
+                steps=epochs * M,
+                takes_part=lambda t: config["unit"] == "shard" or t % M == position,
+                K=config["K"],
+                C=lambda t, clip=clip: clip,
+                sigma=lambda t, noise=noise: noise,
+                rho=lambda t: setting.penalty,
+                eta=setting.lr,
+                eta_hat=lambda t: setting.step_size,
+                c=lambda t: setting.contraction,
+                memory=config["memory"],
+            )
+            ** 2
+        )
+    # here each micro-batch holds one example, or the example fills it
+    ledger = replace(ledger, header=replace(ledger.header, examples=M * config["K"]))
+    exact = epsilon_of(math.sqrt(total), 1e-5)
+    for guarantee in account(ledger, 1e-5).guarantees:
+        if guarantee.valid:
+            assert guarantee.epsilon >= exact * (1 - 1e-9), guarantee.accountant
+
+
+@settings(max_examples=60, deadline=None)
+@given(configurations, st.floats(1e-3, 10.0))
+def test_schedules_too(config, x):
+    """Clip, noise and penalty that change every epoch."""
+    config = dict(config)
+    epochs, M = min(config.pop("epochs"), 12), config["M"]
+    base = make(steps=1, **config).runs[0].setting
+    ledger = make(steps=0, **config)
+    generator = np.random.default_rng(0)
+    plan = []
+    for _ in range(epochs):
+        f, g, h = generator.uniform(0.3, 3, 3)
+        rho = base.penalty * h
+        plan.append(
+            replace(
+                base,
+                clip=tuple(f * c for c in base.clip),
+                noise=tuple(g * s for s in base.noise),
+                penalty=rho,
+                step_size=0.9 / rho,
+                contraction=1 / (1 + config["decay"] * 0.9 / rho),
+            )
+        )
+        ledger.append(plan[-1], M)
+    total = 0.0
+    for b in range(2):
+        total += (
+            exact_mu(
+                x,
+                steps=epochs * M,
+                takes_part=lambda t: config["unit"] == "shard" or t % M == 0,
+                K=config["K"],
+                C=lambda t, b=b: plan[t // M].clip[b],
+                sigma=lambda t, b=b: plan[t // M].noise[b],
+                rho=lambda t: plan[t // M].penalty,
+                eta=base.lr,
+                eta_hat=lambda t: plan[t // M].step_size,
+                c=lambda t: plan[t // M].contraction,
+                memory=config["memory"],
+            )
+            ** 2
+        )
+    exact = epsilon_of(math.sqrt(total), 1e-5)
+    for guarantee in account(ledger, 1e-5).guarantees:
+        if guarantee.valid:
+            assert guarantee.epsilon >= exact * (1 - 1e-9), guarantee.accountant
+
+
+# The counterexample at the CIFAR-10 setting, one tensor.
+CIFAR10 = {
+    "K": 40,
+    "C": lambda t: 0.004,
+    "sigma": lambda t: 0.001 * math.sqrt(2 / 0.099),
+    "rho": lambda t: 10.0,
+    "eta": 1e-4,
+    "eta_hat": lambda t: 0.099,
+    "c": lambda t: 1 / (1 + 5e-5 * 0.099),
+    "memory": "auxiliary",
+    "takes_part": lambda t: t % 20 == 0,
+}
+
+
+@pytest.mark.parametrize(("epochs", "mu"), [(1, 0.103), (10, 0.556), (200, 2.724), (1000, 6.110)])
+def test_the_counterexample_to_the_papers_bound(epochs, mu):
+    grid = np.geomspace(1e-3, 1e4, 15 if epochs == 1000 else 57)
+    found = max(exact_mu(float(x), steps=20 * epochs, **CIFAR10) for x in grid)
+    assert found == pytest.approx(mu, rel=0.02)
+
+
+class TestHiddenStateConvex:
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"memory": "auxiliary"}, "memory is auxiliary"),
+            ({"memory": "shared"}, "memory is shared"),
+            ({"auxiliary_weight_decay": 0.1}, "it is 0.1"),
+            ({"gradient_bound": None}, "gives no such bound"),
+            ({"gradient_bound": 1e3}, "clip must be"),
+            ({"smoothness": 1e3}, "lower lr or global_lr"),
+            ({"unit": "shard"}, "the unit is shard"),
+            ({"steps": 39}, "ended within an epoch"),
+        ],
+    )
+    def test_each_condition_is_checked(self, change, reason):
+        guarantee = HiddenStateConvex().guarantee(make(**change), 1e-5)
+        assert not guarantee.valid
+        assert guarantee.epsilon == math.inf
+        assert any(reason in c.why for c in guarantee.conditions if not c.holds)
+
+    def test_schedules_and_exports_void_it(self):
+        ledger = make()
+        ledger.append(replace(ledger.runs[0].setting, noise=(2.0, 2.0)), 4)
+        assert not HiddenStateConvex().guarantee(ledger, 1e-5).valid
+        ledger = make()
+        ledger.exports.append("average of iterates")
+        guarantee = HiddenStateConvex().guarantee(ledger, 1e-5)
+        assert "average of iterates" in guarantee.failed.why
+
+    @pytest.mark.parametrize(("epochs", "mu"), [(50, 0.992491), (100, 1.235339), (200, 1.592974)])
+    def test_published_numbers(self, epochs, mu):
+        """Δ/σ = 2/3, M = 40, c = 0.9999."""
+        ledger = make(
+            steps=40 * epochs, M=40, K=10, decay=0.0, gradient_bound=1.0, lr=0.1, penalty=1.0
+        )
+        # Δ = 2·(2ρη·1)/(K·b) with b = 1: 0.04; σ = 0.06
+        setting = replace(
+            ledger.runs[0].setting, noise=(0.06, 0.06), contraction=0.9999, clip=(1.0, 1.0)
+        )
+        ledger = Ledger(ledger.header)
+        ledger.append(setting, 40 * epochs)
+        assert HiddenStateConvex().guarantee(ledger, 1e-5).mu == pytest.approx(mu, rel=1e-6)
+
+    def test_it_converges_with_decay_and_grows_without(self):
+        with_decay = [
+            HiddenStateConvex().guarantee(make(steps=4 * e, decay=0.05), 1e-5).mu
+            for e in (100, 1000, 100_000)
+        ]
+        assert with_decay[2] == pytest.approx(with_decay[1], rel=1e-6)
+        without = [
+            HiddenStateConvex().guarantee(make(steps=4 * e, decay=0.0), 1e-5).mu for e in (1, 101)
+        ]
+        assert without[1] == pytest.approx(without[0] * math.sqrt(1 + 100 / 4))
+
+    def test_nearly_no_decay_is_continuous_with_none(self):
+        nearly = HiddenStateConvex().guarantee(make(steps=400, decay=1e-13), 1e-5).mu
+        none = HiddenStateConvex().guarantee(make(steps=400, decay=0.0), 1e-5).mu
+        assert nearly == pytest.approx(none, rel=1e-6)
+
+
+class TestHiddenStateContraction:
+    def test_published_number(self):
+        """One block, C/σ = 0.1, c = 0.99, T = 100."""
+        ledger = make(steps=100, memory="auxiliary")
+        header = replace(ledger.header, blocks=ledger.header.blocks[:1])
+        ledger = Ledger(header)
+        base = make().runs[0].setting
+        ledger.append(replace(base, clip=(0.1,), noise=(1.0,), contraction=0.99), 100)
+        mu = HiddenStateContraction().guarantee(ledger, 1e-5).mu
+        assert mu == pytest.approx(1.922027, rel=1e-6)
+
+    def test_bounded_in_steps(self):
+        values = [
+            HiddenStateContraction().guarantee(make(steps=s, decay=0.5), 1e-5).mu
+            for s in (1000, 10**6)
+        ]
+        assert values[0] == pytest.approx(values[1])
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"decay": 0.0}, "no L2 weight decay"),
+            ({"memory": "shared", "preconditioner": "adam"}, "scales the step without bound"),
+        ],
+    )
+    def test_each_condition_is_checked(self, change, reason):
+        guarantee = HiddenStateContraction().guarantee(make(**change), 1e-5)
+        assert not guarantee.valid
+        assert reason in guarantee.failed.why
+
+    def test_shared_memory_pays_for_the_multiplier(self):
+        none = HiddenStateContraction().guarantee(make(lr=0.1, penalty=2.0), 1e-5).mu
+        shared = HiddenStateContraction().guarantee(
+            make(memory="shared", lr=0.1, penalty=2.0), 1e-5
+        )
+        assert shared.mu == pytest.approx(none * (1 + abs(2 * 2.0 * 0.1 - 1)))
+
+
+def test_the_headline_is_the_smallest_valid_bound_and_never_the_papers():
+    privacy = account(make(steps=4000, decay=0.5, noise=3.0), 1e-5)
+    valid = {g.accountant: g.epsilon for g in privacy.guarantees if g.valid}
+    assert set(valid) == {"composition", "hidden-state-convex", "hidden-state-contraction"}
+    assert privacy.proven.epsilon == min(valid.values())
+    privacy = account(make(steps=4000, decay=0.5, memory="auxiliary"), 1e-5)
+    claimed = next(g for g in privacy.guarantees if g.accountant == "paper")
+    assert claimed.epsilon < privacy.proven.epsilon
+    assert "auxiliaries reset to θ" in claimed.failed.why
+    assert "docs/what-epsilon-means.md" in claimed.failed.why
+
+
+def test_an_export_takes_the_headline_back_to_composition():
+    ledger = make(steps=4000, decay=0.5)
+    before = account(ledger, 1e-5).proven
+    ledger.exports.append("best checkpoint")
+    after = account(ledger, 1e-5).proven
+    assert before.accountant != "composition"
+    assert after.accountant == "composition"
+    assert after.epsilon > before.epsilon

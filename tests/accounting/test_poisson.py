@@ -1,0 +1,79 @@
+"""Poisson sampling, against other libraries."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+from dp_accounting.pld import PLDAccountant
+
+from dpdt import account
+from dpdt.accounting.calibrate import calibrate, scaled
+from dpdt.accounting.hidden_state import HiddenStateContraction
+
+from .test_composition import ledger
+
+
+def poisson(runs, **options):
+    defaults = {"memory": "none", "sampling": "poisson", "relation": "add-remove", "rate": 0.04}
+    return ledger(runs, **{**defaults, **options})
+
+
+def test_tighter_than_the_rdp_of_opacus():
+    from opacus.accountants import RDPAccountant
+
+    rival = RDPAccountant()
+    rival.history = [(1.5, 0.04, 2250)]
+    theirs = rival.get_epsilon(1e-5)
+    assert theirs == pytest.approx(7.329, abs=1e-3)
+    ours = account(poisson([(1.0, 1.5 / 4, 2250)], per_example=True), 1e-5).epsilon
+    assert ours == pytest.approx(6.769, abs=1e-3)
+    assert ours < theirs
+
+
+def test_steps_that_differ_are_composed_exactly():
+    runs = [(1.0, 0.5, 100), (2.0, 0.75, 50), (1.0, 1.0, 20)]
+    expected = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    for clip, noise, steps in runs:
+        multiplier = 4 * noise / (2 * clip)
+        expected.compose(PoissonSampledDpEvent(0.04, GaussianDpEvent(multiplier)), steps)
+    assert account(poisson(runs), 1e-5).epsilon == pytest.approx(expected.get_epsilon(1e-5))
+
+
+def test_replacing_an_example_that_is_its_own_contribution():
+    run = poisson([(1.0, 0.7 / 4, 120)], rate=0.01, per_example=True, relation="replace-one")
+    expected = PLDAccountant(NeighboringRelation.REPLACE_ONE)
+    expected.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(0.7)), 120)
+    found = account(run, 1e-5).proven
+    assert found.epsilon == pytest.approx(expected.get_epsilon(1e-5))
+    assert found.relation == "replace-one"
+
+
+def test_many_different_steps_stay_an_upper_bound():
+    """Beyond a few settings a coarser grid is used, which may only round up."""
+    few = poisson([(1.0, 0.6, 240)])
+    setting = few.runs[0].setting
+    many = replace(few, runs=[])
+    for i in range(12):
+        many.append(replace(setting, lr=setting.lr + i), 20)  # the same privacy, told apart
+    fine, coarse = account(few, 1e-5).epsilon, account(many, 1e-5).epsilon
+    assert fine <= coarse <= fine * 1.02
+
+
+def test_the_paper_and_hidden_state_do_not_speak_of_poisson():
+    found = {g.accountant: g for g in account(poisson([(1.0, 1.0, 10)]), 1e-5).guarantees}
+    assert not found["paper"].valid
+    assert found["paper"].epsilon == math.inf
+    assert not found["hidden-state-convex"].valid
+    per_example = poisson([(1.0, 1.0, 10)], per_example=True)
+    setting = replace(per_example.runs[0].setting, contraction=0.9)
+    per_example = replace(per_example, runs=[])
+    per_example.append(setting, 10)
+    guarantee = HiddenStateContraction().guarantee(per_example, 1e-5)
+    assert "no bound" in guarantee.failed.why
+
+
+def test_calibration():
+    run = poisson([(1.0, 1.0, 100)], per_example=True)
+    factor = calibrate(run, 2.0, 1e-5)
+    assert 2.0 * (1 - 1e-3) <= account(scaled(run, factor), 1e-5).epsilon <= 2.0
