@@ -155,7 +155,7 @@ def test_schedules_too(config, x):
     config = dict(config)
     epochs, M = min(config.pop("epochs"), 12), config["M"]
     base = make(steps=1, **config).runs[0].setting
-    ledger = make(steps=0, **config)
+    ledger = make(steps=0, gradient_bound=None, **config)
     generator = np.random.default_rng(0)
     plan = []
     for _ in range(epochs):
