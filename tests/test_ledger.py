@@ -36,8 +36,14 @@ def setting(clip=1.0, noise=0.5, penalty=2.0):
     )
 
 
+def opened(path):
+    writer = LedgerWriter(header())
+    writer.open(path)
+    return writer
+
+
 def write(path, settings, close=True):
-    writer = LedgerWriter(header(), path)
+    writer = opened(path)
     for s in settings:
         writer.step(s)
     if close:
@@ -66,7 +72,7 @@ def test_equal_steps_are_run_length_coded():
 
 def test_the_record_is_on_disk_before_the_step_is_taken(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    writer = LedgerWriter(header(), path)
+    writer = opened(path)
     writer.step(setting())
     assert Ledger.read(path).steps == 1  # read while the writer is still open
 
@@ -82,7 +88,7 @@ def test_a_ledger_cut_short_is_readable(tmp_path):
 
 def test_exports_are_recorded(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    writer = LedgerWriter(header(), path)
+    writer = opened(path)
     writer.step(setting())
     writer.export("average of iterates")
     writer.close()
@@ -130,4 +136,12 @@ def test_a_ledger_file_is_never_overwritten(tmp_path):
     path = tmp_path / "ledger.jsonl"
     write(path, [setting()])
     with pytest.raises(FileExistsError):
-        LedgerWriter(header(), path)
+        opened(path)
+
+
+def test_a_file_cannot_be_opened_halfway(tmp_path):
+    writer = LedgerWriter(header())
+    writer.step(setting())
+    with pytest.raises(InputError, match="before the first step"):
+        writer.open(tmp_path / "ledger.jsonl")
+    assert not (tmp_path / "ledger.jsonl").exists()

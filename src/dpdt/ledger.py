@@ -142,19 +142,24 @@ class Ledger:
 
 
 class LedgerWriter:
-    """Appends to a ledger in memory and, if a path is given, to its file.
+    """Appends to a ledger in memory and, once a file is open, to that.
 
     Guarantees: `step` returns only after the record of the step was handed to the operating system.
     """
 
-    def __init__(self, header: Header, path: str | Path | None = None):
+    def __init__(self, header: Header):
         self.ledger = Ledger(header)
         self._hash = ""
         self._setting: Setting | None = None
         self._file: TextIO | None = None
-        if path is not None:
-            self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115 - closed by close()
-        self._write({"kind": "header", "format": FORMAT, **asdict(header)})
+
+    def open(self, path: str | Path) -> None:
+        """Write to a new file from now on, before the first step."""
+        if self.ledger.runs or self._file is not None:
+            raise InputError(f"{path}: a ledger's file must be opened before the first step")
+        self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        header = asdict(self.ledger.header)
+        self._write({"kind": "header", "format": FORMAT, **header})
 
     def step(self, setting: Setting) -> None:
         """Record one step, before it is taken."""
@@ -179,8 +184,8 @@ class LedgerWriter:
             self._file = None
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._hash = _chain(self._hash, record)
         if self._file is not None:
+            self._hash = _chain(self._hash, record)
             self._file.write(json.dumps({**record, "hash": self._hash}) + "\n")
             self._file.flush()
 

@@ -161,4 +161,4 @@ def test_calibration_meets_the_target_from_below(target, memory, steps):
 def test_the_table_a_user_sees():
     text = str(account(ledger(RUNS), 1e-5))
     assert "proven" in text
-    assert "composition · replace one example · δ = 1e-05" in text
+    assert "composition · replace one example · δ = 1e-5" in text

@@ -142,13 +142,18 @@ def _line(g: Guarantee, *, headline: bool) -> str:
     if g.valid:
         status = "proven  " if headline else "holds   "
         return (
-            f"ε ≤ {_number(g.epsilon):8} {status}  {g.accountant} · {neighbour} · "
-            f"δ = {g.delta:g} · {g.observer}"
+            f"ε ≤ {_number(g.epsilon):9} {status}  {g.accountant} · {neighbour} · "
+            f"δ = {_short(g.delta)} · {g.observer}"
         )
     why = g.failed.why if g.failed else ""
     if g.epsilon == float("inf"):
-        return f"    {'':8} {'no bound':9} {g.accountant} · {why}"
-    return f"ε = {_number(g.epsilon):8} claimed   {g.accountant} · not valid here: {why}"
+        return f"    {'':9} {'no bound':9} {g.accountant} · {why}"
+    return f"ε = {_number(g.epsilon):9} claimed   {g.accountant} · not valid here: {why}"
+
+
+def _short(x: float) -> str:
+    """1e-05 as 1e-5."""
+    return f"{x:g}".replace("e-0", "e-")
 
 
 def _number(x: float) -> str:

@@ -180,12 +180,15 @@ class Engine:
         return total, losses, tally
 
     def _vector_size(self, batch: Batch) -> int:
-        """The size of the micro-batches if they can be differentiated all at once, else 0.
+        """The size of the micro-batches if they should be differentiated many at once, else 0.
 
-        Convolutions are slower that way unless there is one example in each.
+        Convolutions are slower that way unless there is one example in each, and so are models
+        too large for several rows of gradients to fit the cache.
         """
         sizes = set(batch.sizes) - {0}
-        if not self._vectorise or len(sizes) != 1 or (self._has_conv and sizes != {1}):
+        if not self._vectorise or len(sizes) != 1 or 4 * self.layout.size > CHUNK:
+            return 0
+        if self._has_conv and sizes != {1}:
             return 0
         return sizes.pop()
 

@@ -17,8 +17,13 @@ from dpdt.cli import options
 @click.argument("source", metavar="[PRESET|FILE]", default="digits")
 @options.overrides
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; must not exist.")
+@click.option(
+    "--diagnose", is_flag=True, help="Record the convergence theory's quantities in private/."
+)
 @options.as_json
-def command(source: str, overrides: tuple[str, ...], out: Path | None, as_json: bool) -> int:
+def command(
+    source: str, overrides: tuple[str, ...], out: Path | None, diagnose: bool, as_json: bool
+) -> int:
     """Train a model, then print its accuracy and what it guarantees.
 
     The configuration is a preset's name or a TOML file. The run's folder is runs/NAME-TIME unless
@@ -28,7 +33,7 @@ def command(source: str, overrides: tuple[str, ...], out: Path | None, as_json: 
     from dpdt.training.folder import default_path
     from dpdt.training.run import run
 
-    outcome = run(chosen, out or default_path(source), show_progress=not as_json)
+    outcome = run(chosen, out or default_path(source), show_progress=not as_json, diagnose=diagnose)
     if as_json:
         click.echo(json.dumps(outcome.as_json()))
     else:

@@ -120,7 +120,9 @@ def prepare(
     )
     sampler = decided.sampler(seed=chosen.train.seed, source=Randomness(seeds[1]), users=users)
     loader = Loader(data, sampler, decided.header.batches, decided.steps, engine.layout.device)
-    writer = LedgerWriter(decided.header, ledger)
+    writer = LedgerWriter(decided.header)
+    if ledger is not None:
+        writer.open(ledger)
     return Step(engine, loader, writer, chosen.privacy.delta), loader
 
 

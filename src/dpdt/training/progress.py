@@ -42,9 +42,7 @@ class Display:
     def step(self, epoch: int, loss: float) -> None:
         self.progress.update(self.task, advance=1, epoch=epoch + 1, loss=loss)
 
-    def epoch(self, accuracy: float | None, epsilon: float) -> None:
-        self.progress.update(
-            self.task,
-            accuracy="-" if accuracy is None else f"{accuracy:.3f}",
-            epsilon=f"{epsilon:.3g}",
-        )
+    def epoch(self, accuracy: float | None, epsilon: float | None) -> None:
+        self.progress.update(self.task, accuracy="-" if accuracy is None else f"{accuracy:.3f}")
+        if epsilon is not None:
+            self.progress.update(self.task, epsilon=f"{epsilon:.3g}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,27 +42,32 @@ class Outcome:
         }
 
 
-def run(config: Config, path: Path, *, show_progress: bool = True) -> Outcome:
+def run(
+    config: Config, path: Path, *, show_progress: bool = True, diagnose: bool = False
+) -> Outcome:
     """Train as configured. An interrupt ends the run early but leaves its folder complete."""
     facts = data.facts(config.data.name)
     examples = data.load(config.data.name)
     model = models.build(config.model, facts, config.train.seed)
     if config.privacy.unit == "user" and examples.users is None:
         raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
-    # Everything that can be refused is refused by now or in prepare, before the folder exists.
-    prepare(model, examples.train, users=examples.users, using=config)
+    # Everything that can be refused is refused here, before the folder exists.
+    step, loader = prepare(
+        model, examples.train, users=examples.users, using=config, diagnose=diagnose
+    )
     folder = RunFolder(path)
     folder.write_config(config)
-    step, loader = prepare(
-        model, examples.train, users=examples.users, using=config, ledger=folder.ledger
-    )
+    step.writer.open(folder.ledger)
     nonfinite, start = 0, time.perf_counter()
+    # Privacy-loss distributions take about a second: ten times a run is often enough to look.
+    poisson = config.method.sampling == "poisson"
+    pause = math.ceil(config.train.epochs / 10) if poisson else 1
     display = Display(loader.steps, config.train.epochs, show_progress)
 
     def on_epoch(record: dict[str, Any]) -> None:
         nonlocal nonfinite
         nonfinite += record["nonfinite"]
-        epsilon = step.privacy().epsilon
+        epsilon = step.privacy().epsilon if record["epoch"] % pause == 0 else None
         folder.metrics({**record, "epsilon": epsilon, "seconds": time.perf_counter() - start})
         display.epoch(record["accuracy"], epsilon)
 
