@@ -47,6 +47,20 @@ def plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], No
     return step
 
 
+def naive(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, auxiliaries: int
+) -> Callable[[], None]:
+    """Only the gradients of the micro-batches, one after the other: what to improve on."""
+    parameters = list(model.parameters())
+    chunks = list(zip(x.chunk(auxiliaries), y.chunk(auxiliaries), strict=True))
+
+    def step() -> None:
+        for micro in chunks:
+            torch.autograd.grad(loss_of(model, micro), parameters)
+
+    return step
+
+
 def dpdt(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, auxiliaries: int, memory: str
 ) -> Callable[[], None]:
@@ -128,6 +142,7 @@ def case(
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
     makers: dict[str, Callable[[], Callable[[], None]]] = {
         "plain": lambda: plain(ResNet18(width=width), x, y),
+        "naive-gradients": lambda: naive(ResNet18(width=width), x, y, auxiliaries),
         "dpdt": lambda: dpdt(ResNet18(width=width), x, y, auxiliaries, "auxiliary"),
         "dpdt-shared": lambda: dpdt(ResNet18(width=width), x, y, auxiliaries, "shared"),
     }

@@ -217,6 +217,19 @@ def test_the_counterexample_to_the_papers_bound(epochs, mu):
     assert found == pytest.approx(mu, rel=0.02)
 
 
+def test_the_counterexample_over_the_blocks_of_resnet18():
+    """20 conv and 20 norm blocks, 1 linear: ε ≥ 225 from the last iterate, where 0.64 is claimed."""
+    linear = {
+        "C": lambda t: 0.001,
+        "sigma": lambda t: 0.0006 * math.sqrt(2 / 0.099),
+    }
+    grid = np.geomspace(1e-3, 1e4, 15)
+    block = max(exact_mu(float(x), steps=4000, **CIFAR10) for x in grid)
+    head = max(exact_mu(float(x), steps=4000, **{**CIFAR10, **linear}) for x in grid)
+    epsilon = epsilon_of(math.sqrt(40 * block**2 + head**2), 1e-5)
+    assert 224 < epsilon < 226
+
+
 class TestHiddenStateConvex:
     @pytest.mark.parametrize(
         ("change", "reason"),
