@@ -158,9 +158,9 @@ class Engine:
         tally = Tally()
 
         def run(group: list[slice]) -> tuple[Tensor, Tally]:
-            """The sum of a group's contributions; alone in its group, a row is its own sum."""
-            part, seen = total, Tally()
-            buffer, scratch = part.new_empty(rows, layout.size), part.new_empty(rows, layout.size)
+            """The sum of a group's contributions, and what was seen."""
+            part, seen = torch.zeros_like(total) if len(group) > 1 else total, Tally()
+            buffer, scratch = total.new_empty(rows, layout.size), total.new_empty(rows, layout.size)
             with torch.no_grad():
                 for chunk in group:
                     if not parallel:
@@ -168,8 +168,8 @@ class Engine:
                     length = chunk.stop - chunk.start
                     gradient = self._gradients_(batch, chunk, buffer[:length], losses)
                     seen.add(self.memory.contribute_(chunk, gradient, scratch[:length], now))
-                    here = gradient[0] if len(group) == length == 1 else gradient.sum(0)
-                    part = here if part is total else part.add_(here)
+                    here = gradient[0] if length == 1 else gradient.sum(0)
+                    part = here if len(group) == 1 else part.add_(here)
             return part, seen
 
         with torch.random.fork_rng(devices=[]):
