@@ -1,0 +1,184 @@
+"""Readers for the formats that data sets come in. Each returns numpy arrays as they are on disk.
+
+A file that cannot be read raises an InputError that names it; nothing is guessed or skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import pickle
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpdt.errors import InputError
+
+Arrays = tuple[np.ndarray, np.ndarray]  # inputs, labels
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong with a file into one sentence about it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path}: is missing") from None
+    except InputError:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in a parser
+        reason = str(error) or type(error).__name__
+        raise InputError(f"{path}: is damaged ({reason})") from None
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles numbers, strings, lists, dicts and numpy arrays, and refuses everything else."""
+
+    ALLOWED = frozenset(
+        (module, name)
+        for module, names in {
+            "numpy": ("ndarray", "dtype"),
+            "numpy.core.multiarray": ("_reconstruct",),
+            "numpy._core.multiarray": ("_reconstruct",),
+            "_codecs": ("encode",),
+        }.items()
+        for name in names
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not an array")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def cifar(paths: list[Path], label: bytes) -> Arrays:
+    """CIFAR's python batches: rows of 3072 bytes, labels under a key such as b"labels"."""
+    images, labels = [], []
+    for path in paths:
+        with _reading(path):
+            with open(path, "rb") as file:
+                batch = _ArraysOnly(file, encoding="bytes").load()
+            pixels, classes = np.asarray(batch[b"data"]), np.asarray(batch[label])
+            if pixels.dtype != np.uint8 or pixels.shape != (len(classes), 3072):
+                raise ValueError(f"images of shape {pixels.shape}, expected (n, 3072) bytes")
+            images.append(pixels.reshape(-1, 3, 32, 32))
+            labels.append(classes.astype(np.int64))
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def idx(images: Path, labels: Path) -> Arrays:
+    """MNIST's IDX files, gzipped or not; images get a channel dimension."""
+    pixels, classes = _idx(images), _idx(labels)
+    if pixels.ndim != 3 or classes.shape != pixels.shape[:1]:
+        raise InputError(f"{images}: {pixels.shape} images do not fit {classes.shape} labels")
+    return pixels[:, None], classes.astype(np.int64)
+
+
+def _idx(path: Path) -> np.ndarray:
+    with _reading(path):
+        raw = path.read_bytes()
+        data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        zero, kind, dimensions = struct.unpack(">HBB", data[:4])
+        if zero != 0 or kind != 8:
+            raise ValueError("not an IDX file of bytes")
+        shape = struct.unpack(f">{dimensions}I", data[4 : 4 + 4 * dimensions])
+        body = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
+        if body.size != int(np.prod(shape)):
+            raise ValueError(f"{body.size} bytes for an array of shape {shape}")
+        return body.reshape(shape).copy()  # a view of bytes could not be written to
+
+
+def npz(path: Path) -> dict[str, np.ndarray]:
+    """An .npz with x_train, y_train, x_test, y_test."""
+    with _reading(path), np.load(path, allow_pickle=False) as archive:
+        missing = [n for n in ("x_train", "y_train", "x_test", "y_test") if n not in archive]
+        if missing:
+            raise InputError(
+                f"{path}: has no {missing[0]}; it needs x_train, y_train, x_test, y_test, "
+                f"found {', '.join(archive.files)}"
+            )
+        arrays = {name: archive[name] for name in archive.files}
+    for part in ("train", "test"):
+        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        if len(x) != len(y) or y.ndim != 1:
+            raise InputError(f"{path}: x_{part} of shape {x.shape} does not fit y_{part} {y.shape}")
+    return arrays
+
+
+def image_folder(folder: Path, side: int) -> Arrays:
+    """folder/<class>/<image>: RGB, resized and cropped to side × side; classes in name order."""
+    from PIL import Image
+
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is missing")
+    classes = sorted(p for p in folder.iterdir() if p.is_dir())
+    if not classes:
+        raise InputError(f"{folder}: has no class folders")
+    images, labels = [], []
+    for number, directory in enumerate(classes):
+        for path in sorted(p for p in directory.iterdir() if p.is_file()):
+            with _reading(path), Image.open(path) as image:
+                scale = side / min(image.size)
+                size = [max(side, round(s * scale)) for s in image.size]
+                left, top = (size[0] - side) // 2, (size[1] - side) // 2
+                resized = image.convert("RGB").resize((size[0], size[1]))
+                square = resized.crop((left, top, left + side, top + side))
+                images.append(np.asarray(square).transpose(2, 0, 1))
+                labels.append(number)
+    return np.stack(images), np.asarray(labels, dtype=np.int64)
+
+
+# The columns of Adult as its documentation lists them: a divisor for a number, values for a
+# category. Public constants, so that nothing is fitted to the data.
+ADULT: list[float | str] = [
+    100.0,
+    "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay "
+    "Never-worked",
+    1e6,
+    "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th Masters "
+    "1st-4th 10th Doctorate 5th-6th Preschool",
+    16.0,
+    "Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent "
+    "Married-AF-spouse",
+    "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty "
+    "Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing Transport-moving "
+    "Priv-house-serv Protective-serv Armed-Forces",
+    "Wife Own-child Husband Not-in-family Other-relative Unmarried",
+    "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
+    "Female Male",
+    1e5,
+    5e3,
+    100.0,
+    "United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc) India "
+    "Japan Greece South China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico "
+    "Portugal Ireland France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary "
+    "Guatemala Nicaragua Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong "
+    "Holand-Netherlands",
+]
+ADULT_WIDTH = sum(len(c.split()) if isinstance(c, str) else 1 for c in ADULT)
+
+
+def adult(path: Path) -> Arrays:
+    """UCI Adult: numbers over public constants, categories one-hot; unknown ("?") is all zeros."""
+    columns = [c.split() if isinstance(c, str) else c for c in ADULT]
+    rows, labels = [], []
+    with _reading(path), io.StringIO(path.read_text("utf-8")) as file:
+        for fields in csv.reader(file, skipinitialspace=True):
+            if not fields or fields[0].startswith("|"):  # blank, or the test file's first line
+                continue
+            if len(fields) != len(columns) + 1:
+                raise ValueError(f"a row of {len(fields)} columns, expected {len(columns) + 1}")
+            row: list[float] = []
+            for field, column in zip(fields, columns, strict=False):
+                if isinstance(column, list):
+                    row += [float(field == value) for value in column]
+                else:
+                    row.append(float(field) / column)
+            rows.append(row)
+            labels.append({"<=50K": 0, ">50K": 1}[fields[-1].strip(" .")])
+    return np.asarray(rows, dtype=np.float32), np.asarray(labels, dtype=np.int64)

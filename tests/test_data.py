@@ -1,0 +1,234 @@
+"""Readers, on small files made here in the official formats."""
+
+import gzip
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dpdt import data
+from dpdt.data import formats
+from dpdt.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPDT_DATA", str(tmp_path))
+    return tmp_path
+
+
+def shrink(monkeypatch, name, examples, **facts):
+    """Let a known data set have fewer examples, so that tests can make one."""
+    entry = data.DATA[name]
+    changed = {"examples": examples, "shape": entry.facts.shape, "classes": entry.facts.classes}
+    new = data.Facts(**{**changed, **facts})
+    monkeypatch.setitem(data.DATA, name, data.DataSet(**{**vars(entry), "facts": new}))
+
+
+def write_cifar(path, n, label=b"labels", protocol=2):
+    path.parent.mkdir(exist_ok=True)
+    generator = np.random.default_rng(n)
+    images = generator.integers(0, 256, (n, 3072), dtype=np.uint8)
+    labels = generator.integers(0, 10, n).tolist()
+    path.write_bytes(pickle.dumps({b"data": images, label: labels}, protocol))
+    return images, labels
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_cifar10(folder, monkeypatch, protocol):
+    shrink(monkeypatch, "cifar10", 15)
+    base = folder / "cifar-10-batches-py"
+    written = [write_cifar(base / f"data_batch_{i}", 3, protocol=protocol) for i in range(1, 6)]
+    write_cifar(base / "test_batch", 4)
+    examples = data.load("cifar10")
+    x, y = examples.train
+    assert tuple(x.shape) == (15, 3, 32, 32)
+    assert (len(examples.test[0]), y.tolist()[:3]) == (4, written[0][1])
+    # red, green, blue planes of 1024 bytes each, row by row; bytes become −1 … 1
+    red = written[0][0][0, :1024].reshape(32, 32)
+    np.testing.assert_allclose(x[0, 0].numpy(), red / 127.5 - 1, atol=1e-6)
+
+
+def test_cifar100(folder, monkeypatch):
+    shrink(monkeypatch, "cifar100", 6)
+    write_cifar(folder / "cifar-100-python" / "train", 6, b"fine_labels")
+    write_cifar(folder / "cifar-100-python" / "test", 2, b"fine_labels")
+    assert len(data.load("cifar100").train[0]) == 6
+
+
+class Evil:
+    def __reduce__(self):
+        return (os.system, ("touch pwned",))
+
+
+def test_a_pickle_can_build_nothing_but_arrays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "batch"
+    path.write_bytes(pickle.dumps({b"data": Evil(), b"labels": []}))
+    with pytest.raises(InputError, match=r"batch: is damaged \(it asks for .*system"):
+        formats.cifar([path], b"labels")
+    assert not (tmp_path / "pwned").exists()
+
+
+def write_idx(path, array, compress=True):
+    path.parent.mkdir(exist_ok=True)
+    header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    content = header + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content) if compress else content)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+@pytest.mark.parametrize("compress", [True, False])
+def test_idx(folder, monkeypatch, name, compress):
+    shrink(monkeypatch, name, 5)
+    images = np.arange(5 * 784).reshape(5, 28, 28) % 256
+    for part, n in (("train", 5), ("t10k", 2)):
+        write_idx(folder / name / f"{part}-images-idx3-ubyte.gz", images[:n], compress)
+        write_idx(folder / name / f"{part}-labels-idx1-ubyte.gz", np.arange(n), compress)
+    x, y = data.load(name).train
+    assert tuple(x.shape) == (5, 1, 28, 28)
+    assert y.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(x[1, 0].numpy(), images[1] / 127.5 - 1, atol=1e-6)
+
+
+def test_image_folders(folder, monkeypatch):
+    from PIL import Image
+
+    shrink(monkeypatch, "imagenet100", 4, shape=(3, 8, 8))
+    for part in ("train", "val"):
+        for number, name in enumerate(["ant", "bee"]):
+            directory = folder / "imagenet-100" / part / name
+            directory.mkdir(parents=True)
+            for i, size in enumerate([(8, 8), (20, 10)]):
+                Image.new("RGB", size, (255 * number, 0, 0)).save(directory / f"{i}.png")
+    x, y = data.load("imagenet100").train
+    assert tuple(x.shape) == (4, 3, 8, 8)
+    assert y.tolist() == [0, 0, 1, 1]
+    assert float(x[2, 0].mean()) == 1.0
+    assert float(x[0, 0].mean()) == -1.0
+
+
+ADULT = "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, United-States, "  # noqa: E501
+
+
+def test_adult(folder, monkeypatch):
+    shrink(monkeypatch, "adult", 2)
+    (folder / "adult").mkdir()
+    (folder / "adult" / "train.csv").write_text(
+        f"{ADULT}<=50K\n{ADULT.replace('State-gov', '?')}>50K\n\n"
+    )
+    (folder / "adult" / "test.csv").write_text(f"|1x3 Cross validator\n{ADULT}>50K.\n")
+    examples = data.load("adult")
+    x, y = examples.train
+    assert tuple(x.shape) == (2, formats.ADULT_WIDTH) == (2, 105)
+    assert y.tolist() == [0, 1]
+    assert examples.test[1].tolist() == [1]
+    assert float(x[0, 0]) == pytest.approx(0.39)
+    assert float(x[0, 1:9].sum()) == 1.0  # one of eight work classes
+    assert float(x[1, 1:9].sum()) == 0.0  # unknown
+    assert float(x.abs().max()) <= 1.0
+
+
+def arrays(n=6):
+    return {
+        "x_train": np.zeros((n, 4), np.float32),
+        "y_train": np.arange(n) % 3,
+        "x_test": np.zeros((2, 4), np.float32),
+        "y_test": np.zeros(2, np.int64),
+    }
+
+
+def test_any_npz(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **arrays())
+    assert data.facts(str(path)) == data.Facts(examples=6, shape=(4,), classes=3)
+    assert data.load(str(path)).train[1].tolist() == [0, 1, 2, 0, 1, 2]
+    images = {**arrays(), "x_train": np.full((6, 8, 8, 3), 255, np.uint8)}
+    images["x_test"] = images["x_train"][:2]
+    np.savez(path, **images, classes=7)
+    assert data.facts(str(path)) == data.Facts(examples=6, shape=(3, 8, 8), classes=7)
+    assert float(data.load(str(path)).train[0].min()) == 1.0
+
+
+def test_an_npz_trains_from_the_command_line(tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(200, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    sets = ["data.name=mine.npz", "train.batch_size=200", "train.epochs=5"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dpdt", "train", "--json"]
+        + [a for s in sets for a in ("--set", s)],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 5
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: np.savez(p, x=np.zeros(3)), "has no x_train"),
+        (lambda p: np.savez(p, **{**arrays(), "y_train": np.zeros(5)}), "does not fit y_train"),
+        (lambda p: p.write_bytes(b"not a zip"), "is damaged"),
+        (lambda p: np.savez(p, **{**arrays(), "x_train": np.array([{}])}), "is damaged"),
+        (lambda p: None, "is missing"),
+    ],
+)
+def test_bad_npz_files_are_named(tmp_path, damage, message):
+    path = tmp_path / "mine.npz"
+    damage(path)
+    with pytest.raises(InputError, match=f"mine.npz: .*{message}"):
+        data.load(str(path))
+
+
+def test_damaged_files_are_named(folder, monkeypatch):
+    shrink(monkeypatch, "mnist", 5)
+    images = np.zeros((5, 28, 28))
+    for part in ("train", "t10k"):
+        write_idx(folder / "mnist" / f"{part}-images-idx3-ubyte.gz", images)
+        write_idx(folder / "mnist" / f"{part}-labels-idx1-ubyte.gz", np.arange(5))
+    path = folder / "mnist" / "train-images-idx3-ubyte.gz"
+    whole = path.read_bytes()
+    for content in (whole[:-20], b"", b"rubbish", gzip.compress(gzip.decompress(whole)[:-7])):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"train-images-idx3-ubyte.gz: is damaged"):
+            data.load("mnist")
+    path.write_bytes(whole)
+    write_idx(folder / "mnist" / "train-labels-idx1-ubyte.gz", np.arange(4))
+    with pytest.raises(InputError, match="do not fit"):
+        data.load("mnist")
+
+
+def test_a_set_of_another_size_is_refused(folder):
+    for part in ("train", "t10k"):
+        write_idx(folder / "mnist" / f"{part}-images-idx3-ubyte.gz", np.zeros((5, 28, 28)))
+        write_idx(folder / "mnist" / f"{part}-labels-idx1-ubyte.gz", np.arange(5))
+    with pytest.raises(InputError, match=r"has 5 training examples .* expected 60000"):
+        data.load("mnist")
+
+
+@pytest.mark.parametrize("name", [n for n in data.DATA if n != "digits"])
+def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(folder, name):
+    with pytest.raises(InputError, match=f"{name} is not here, {folder}.* is missing; ") as error:
+        data.load(name)
+    assert data.DATA[name].source in str(error.value)
+    with pytest.raises(InputError, match=r"data.name: must be one of"):
+        data.load("nosuch")
+
+
+def test_the_data_command(folder):
+    environment = {**os.environ, "DPDT_DATA": str(folder)}
+    command = [sys.executable, "-m", "dpdt", "data"]
+    text = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+    assert f"looked in {folder}" in text
+    printed = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True)
+    rows = {row["name"]: row for row in json.loads(printed.stdout)["data"]}
+    assert rows["digits"]["present"]
+    assert not rows["cifar10"]["present"]
+    assert len(rows["cifar10"]["missing"]) == 6
