@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.errors import InputError
 from dpdt.methods.dpdt import default_loss
 
@@ -40,6 +41,48 @@ def test_convolutions_per_example():
     model.append(nn.Linear(4 * 16, 3))
     x, y = torch.randn(8, 1, 6, 6), torch.randint(0, 3, (8,))
     check(model, cross_entropy, (x, y), 8, vectorised=True)
+
+
+class Images(nn.Module):
+    """A small convolutional network; `view` demands that channels come first in memory."""
+
+    def __init__(self, view):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 2, bias=False)
+        self.head, self.view = nn.Linear(5 * 9, 3), view
+
+    def forward(self, x):
+        x = torch.tanh(self.second(torch.tanh(self.first(x))))
+        return self.head(x.view(len(x), -1) if self.view else x.flatten(1))
+
+
+@pytest.mark.parametrize("view", [True, False])
+@pytest.mark.parametrize("memory", ["auxiliary", "shared", "none"])
+def test_channels_last_changes_nothing_and_is_given_up_where_it_fails(view, memory):
+    """Two engines on the same model, one held to channels first."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 3, 6, 6, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 3, (12,), generator=generator)
+    results = []
+    for held in (True, False):
+        torch.manual_seed(0)
+        model = Images(view).double()
+        engine = engine_for(
+            model,
+            memory=memory,
+            preconditioner=Preconditioner(name="identity" if memory == "none" else "rmsprop"),
+        )
+        engine.random = False if held else None
+        for step in range(4):
+            engine.step(batch_of((x, y), (4, 3, 3, 2), step))
+        assert engine.layout.channels_last == (not held and not view)
+        results.append([p.detach().contiguous() for p in model.parameters()])
+        # the flat order is another, but goes to the right places and back
+        flat_theta = engine.layout.gather()
+        for part, p in zip(engine.layout.split(flat_theta), engine.layout.tensors, strict=True):
+            assert torch.equal(part, p)
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
 def test_frozen_tied_and_unused_parameters():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from torch import Tensor
@@ -36,8 +36,7 @@ class Batch:
     @cached_property
     def bounds(self) -> list[tuple[int, int]]:
         """(first, last + 1) of every auxiliary's examples in `data`."""
-        ends = list(accumulate(self.sizes))
-        return list(zip([0, *ends[:-1]], ends, strict=True))
+        return list(pairwise(accumulate(self.sizes, initial=0)))
 
     def slice(self, first: int, last: int) -> Data:
         return tree_map(lambda t: t[first:last], self.data)

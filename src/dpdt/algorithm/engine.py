@@ -23,7 +23,7 @@ from dpdt.algorithm import memory, publish
 from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.diagnostics import Diagnostics, smoothness
-from dpdt.algorithm.gradients import Loss, looped, vectorised
+from dpdt.algorithm.gradients import Loss, channels_last, looped, vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.proximal import penalty_of
 from dpdt.algorithm.readiness import Watch, refuse_unready
@@ -96,6 +96,8 @@ class Engine:
 
     def step(self, batch: Batch) -> StepResult:
         """Take one step on a mini-batch."""
+        if self.random is None and not self._vector_size(batch):
+            self._learn(batch)
         setting = self.recipe.at(batch.epoch)
         layout, decay = self.layout, self.recipe.auxiliary_weight_decay
         theta = layout.gather()
@@ -141,8 +143,7 @@ class Engine:
         auxiliary, and groups of chunks run on as many lanes as there are threads: a lane is a
         thread that computes on one core, since small micro-batches keep one core busy but not
         several. The groups and the order of their sum do not depend on the number of lanes. A
-        model that draws random numbers stays on one lane, because the generator is shared; whether
-        it does is learnt in the first step.
+        model that draws random numbers stays on one lane, because the generator is shared.
         """
         number, layout = len(batch.sizes), self.layout
         size = self._vector_size(batch)
@@ -215,11 +216,34 @@ class Engine:
                 return out
         for i in filled:
             data = batch.slice(*bounds[i])
-            state = torch.get_rng_state() if self.random is None else None
+            if self.layout.channels_last:
+                data = channels_last(data)
             losses[chunk][i] = looped(self.model, self.loss, self.layout, data, out[i : i + 1])
-            if state is not None:
-                self.random = not torch.equal(state, torch.get_rng_state())
         return out
+
+    def _learn(self, batch: Batch) -> None:
+        """Find out, on a first micro-batch, what the model allows: lanes, channels last.
+
+        Before the first step all buffers are 0, so their order may still be chosen.
+        """
+        bounds = [b for b in batch.bounds if b[1] > b[0]]
+        if not bounds:
+            return
+        data, layout = batch.slice(*bounds[0]), self.layout
+        out = torch.empty(1, layout.size, dtype=layout.dtype, device=layout.device)
+        images = any(isinstance(m, nn.Conv2d) for m in self.model.modules())
+        with Watch(self.model), torch.random.fork_rng(devices=[]):
+            before = torch.get_rng_state()
+            if images and self.steps == 0 and layout.device.type == "cpu":
+                layout.arrange(channels_last=True)
+                try:
+                    looped(self.model, self.loss, layout, channels_last(data), out)
+                except RuntimeError:  # such as view() of a tensor that lies in another order
+                    layout.arrange(channels_last=False)
+                    torch.set_rng_state(before)
+            if not layout.channels_last:
+                looped(self.model, self.loss, layout, data, out)
+            self.random = not torch.equal(before, torch.get_rng_state())
 
     def _on_lanes(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         """map, on as many lanes as there are threads."""
@@ -266,6 +290,7 @@ class Engine:
             "path_length": self.path_length,
             "smoothness": self.smoothness,
             "random": self.random,
+            "channels_last": self.layout.channels_last,
             "vectorise": self._vectorise,
         }
 
@@ -274,6 +299,7 @@ class Engine:
         mine = self.memory.state()
         if set(mine) != set(state["memory"]) or set(self.layout.names) != set(state["parameters"]):
             raise InputError("the state belongs to a run with another model or memory")
+        self.layout.arrange(state["channels_last"])
         with torch.no_grad():
             for name, tensor in zip(self.layout.names, self.layout.tensors, strict=True):
                 tensor.copy_(state["parameters"][name])

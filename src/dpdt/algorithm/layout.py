@@ -81,6 +81,7 @@ class Layout:
             padded = [-(-size // self.piece) * self.piece for size in sizes]
             if sum(padded) <= 1.25 * sum(sizes):
                 break
+        self.channels_last = False
         self.padding = [p - size for p, size in zip(padded, sizes, strict=True)]
         self.size = sum(padded)
         pieces = torch.tensor([p // self.piece for p in padded], device=self.device)
@@ -90,7 +91,7 @@ class Layout:
         """Tensors in the order of `names`, each [rows, …], as one padded [rows, size] buffer."""
         rows, parts, given = len(tensors[0]), [], iter(tensors)
         for members, padding in zip(self.blocks.members, self.padding, strict=True):
-            parts += [next(given).reshape(rows, -1) for _ in members]
+            parts += [self._flat(next(given)) for _ in members]
             if padding:
                 parts.append(self._zeros(rows, padding))
         return torch.cat(parts, dim=1, out=out)
@@ -100,10 +101,33 @@ class Layout:
         result, offset, given = [], 0, iter(self.tensors)
         for members, padding in zip(self.blocks.members, self.padding, strict=True):
             for tensor in (next(given) for _ in members):
-                result.append(flat[offset : offset + tensor.numel()].view_as(tensor))
+                result.append(self._shaped(flat[offset : offset + tensor.numel()], tensor))
                 offset += tensor.numel()
             offset += padding
         return result
+
+    def arrange(self, channels_last: bool) -> None:
+        """Hold the weights of convolutions, and their flat order, channels last or first.
+
+        Convolutions of few images are faster channels last, and a gradient is copied fastest in the
+        order in which it lies in memory. Changes the meaning of flat buffers made before.
+        """
+        self.channels_last = channels_last
+        order = torch.channels_last if channels_last else torch.contiguous_format
+        for tensor in self.tensors:
+            if tensor.dim() == 4:
+                tensor.data = tensor.data.contiguous(memory_format=order)
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        if self.channels_last and tensor.dim() == 5:
+            tensor = tensor.permute(0, 1, 3, 4, 2)
+        return tensor.reshape(len(tensor), -1)
+
+    def _shaped(self, part: Tensor, like: Tensor) -> Tensor:
+        if self.channels_last and like.dim() == 4:
+            outputs, inputs, height, width = like.shape
+            return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+        return part.view(like.shape)
 
     def gather(self) -> Tensor:
         """A flat copy of the trained parameters, θ."""
