@@ -20,6 +20,7 @@ displacement (1 + |2ρη−1|) times as large; with another V it has no bound, a
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 from dpdt.accounting.gaussian import epsilon_of
 from dpdt.accounting.guarantee import Condition, Guarantee, not_private
@@ -48,16 +49,18 @@ def contraction_mu(ratio: float, steps: int, log_c: float) -> float:
     return ratio * math.sqrt(math.tanh(-steps * log_c / 2) / math.tanh(-log_c / 2))
 
 
-class _HiddenState:
+class _HiddenState(ABC):
     """What the two accountants share: conditions first, a number only if they hold."""
 
     name = ""
 
+    @abstractmethod
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
-        raise NotImplementedError
+        """What must hold of the run."""
 
+    @abstractmethod
     def mu(self, ledger: Ledger) -> float:
-        raise NotImplementedError
+        """μ of a run for which everything holds."""
 
     def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
         conditions = self.conditions(ledger)
