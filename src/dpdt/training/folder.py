@@ -45,8 +45,8 @@ class RunFolder:
         (self.path / "config.toml").write_text(tomli_w.dumps(config.as_tables()), "utf-8")
 
     def metrics(self, record: dict[str, Any]) -> None:
-        """Append an epoch to the metrics; what depends on training data goes to private/."""
-        shown = ("epoch", "step", "epsilon", "accuracy")
+        """Append an epoch to the metrics; what depends on data or iterates goes to private/."""
+        shown = ("epoch", "step", "epsilon")
         public = {k: v for k, v in record.items() if k in shown}
         _append(self.path / "metrics.jsonl", public)
         _append(self.path / "private" / "metrics.jsonl", record)
