@@ -2,8 +2,9 @@
 
 config.toml      the whole configuration
 ledger.jsonl     what was done; all that accounting needs
-metrics.jsonl    an epoch a line: ε so far, accuracy on held-out examples
-private/         mode 0700: the model until it is released, losses, diagnostics, counts
+metrics.jsonl    an epoch a line: ε so far
+private/         mode 0700: the model until it is released, losses, diagnostics, counts, and the
+                 accuracy after each epoch, which would tell about iterates that nobody may see
 """
 
 from __future__ import annotations
