@@ -27,7 +27,7 @@ def command(
     """Train a model, then print its accuracy and what it guarantees.
 
     The configuration is a preset's name or a TOML file. The run's folder is runs/NAME-TIME unless
-    --out names another. Ctrl-C ends the run early; what it spent is accounted.
+    --out names another. Ctrl-C ends the run after its current step; what it spent is accounted.
     """
     chosen = config.load(source, overrides)
     from dpdt.training.folder import default_path

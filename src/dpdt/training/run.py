@@ -10,10 +10,13 @@ from typing import Any
 
 from dpdt import data, models
 from dpdt.accounting import Privacy
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.engine import StepResult
 from dpdt.config import Config
 from dpdt.errors import InputError
 from dpdt.methods.dpdt import Fitted, accuracy, fit, prepare
 from dpdt.training.folder import RunFolder
+from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
 
 
@@ -71,8 +74,12 @@ def run(
         folder.metrics({**record, "epsilon": epsilon, "seconds": time.perf_counter() - start})
         display.epoch(record["accuracy"], epsilon)
 
+    def on_step(result: StepResult, batch: Batch) -> None:
+        display.step(batch.epoch, result.loss)
+        interrupt.check()
+
     fitted: Fitted | None = None
-    with display:
+    with display, Interrupt() as interrupt:
         try:
             fitted = fit(
                 model,
@@ -80,7 +87,7 @@ def run(
                 loader,
                 test=examples.test,
                 on_epoch=on_epoch,
-                on_step=lambda result, batch: display.step(batch.epoch, result.loss),
+                on_step=on_step,
             )
         except KeyboardInterrupt:
             step.writer.close()
