@@ -156,6 +156,23 @@ def test_the_ledger_on_disk_says_what_was_done(tmp_path):
     assert dpdt.account(ledger, 1e-5).epsilon == result.privacy.epsilon
 
 
+def test_a_step_is_recorded_before_it_is_taken(tmp_path):
+    """So that a run that dies within a step has paid for it."""
+    path, seen = tmp_path / "ledger.jsonl", []
+
+    def loss(model, batch):
+        seen.append(Ledger.read(path).steps)
+        raise RuntimeError("the machine goes down")
+
+    step, loader = dpdt.prepare(
+        nn.Linear(4, 2), small(), loss=loss, batch_size=20, noise=1.0, ledger=path
+    )
+    with pytest.raises(RuntimeError, match="goes down"):
+        step(next(iter(loader)))
+    assert set(seen) == {1}
+    assert Ledger.read(path).steps == 1
+
+
 def test_a_fixed_noise_seed_repeats_and_is_marked():
     results = []
     for _ in range(2):
