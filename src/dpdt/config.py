@@ -39,7 +39,7 @@ def key(default: Any, text: str, check: Callable[[Any], bool]) -> Any:
 
 
 def number(default: float | None, *, least: float = 0.0, most: float = math.inf) -> Any:
-    """A number ≥ least (or above 0, for a least of 0+) and ≤ most."""
+    """A number from least to most, both included."""
     words = f"a number from {least:g}" + ("" if most == math.inf else f" to {most:g}")
     return key(default, words, lambda v: _number(v) and least <= v <= most)
 

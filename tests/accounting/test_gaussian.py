@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf, ncdf
 
-from dpdt.accounting.gaussian import epsilon_of, log_delta, mu_of
+from dpdt.accounting.gaussian import epsilon_of, log_delta
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,10 @@ def test_the_result_is_a_tight_upper_bound_in_high_precision(mu, delta):
 
 @settings(max_examples=200, deadline=None)
 @given(st.floats(1e-3, 1e4), st.floats(1e-12, 0.5))
-def test_monotone_and_inverse(mu, delta):
+def test_monotone(mu, delta):
     epsilon = epsilon_of(mu, delta)
     assert epsilon_of(mu * 1.01, delta) >= epsilon
     assert epsilon_of(mu, delta / 2) >= epsilon
-    if epsilon > 1e-6:
-        assert mu_of(epsilon, delta) == pytest.approx(mu, rel=1e-6)
 
 
 def test_edges():

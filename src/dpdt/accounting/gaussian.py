@@ -28,23 +28,11 @@ def epsilon_of(mu: float, delta: float) -> float:
     if log_delta(0.0, mu) <= target:
         return 0.0
     high = mu * (mu / 2 + math.sqrt(-2 * target)) + 1e-9  # Φ(−ε/μ + μ/2) ≤ δ there
-    return _bisect(lambda e: log_delta(e, mu) <= target, 0.0, high)[1]
+    return _bisect(lambda e: log_delta(e, mu) <= target, 0.0, high)
 
 
-def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ whose mechanism is (ε, δ)-DP, rounded down."""
-    target = math.log(delta)
-    high = 1.0
-    while log_delta(epsilon, high) <= target:
-        high *= 2
-    low = high
-    while log_delta(epsilon, low) > target:
-        low /= 2
-    return _bisect(lambda mu: log_delta(epsilon, mu) > target, low, high)[0]
-
-
-def _bisect(reached: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Where `reached` turns true between low and high, as a bracket of neighbouring numbers.
+def _bisect(reached: Callable[[float], bool], low: float, high: float) -> float:
+    """Where `reached` turns true between low and high, rounded up to a number where it is true.
 
     By hand because scipy.optimize takes longer to import than everything else together.
     """
@@ -53,4 +41,4 @@ def _bisect(reached: Callable[[float], bool], low: float, high: float) -> tuple[
         if middle in (low, high):
             break
         low, high = (low, middle) if reached(middle) else (middle, high)
-    return low, high
+    return high

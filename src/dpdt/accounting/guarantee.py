@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from dpdt.ledger import Ledger
 
-UNITS = ("example", "shard", "user")
 RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
 
 

@@ -25,8 +25,6 @@ from dpdt.algorithm.auxiliary import Tally, clip_, contribute_, contribute_plain
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 
-MEMORIES = ("auxiliary", "shared", "none")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Step:

@@ -43,11 +43,8 @@ def command(
     """
     chosen = config.load(source, overrides)
     ledger, delta, judge = planned(chosen), chosen.privacy.delta, by_name(accountant)
-    present = [
-        k
-        for k in ("conv", "norm", "linear", "embedding", "other")
-        if k in {b.kind for b in ledger.header.blocks}
-    ]
+    equal = allocate(ledger, delta, accountant=judge, mode=MODES[0])
+    present = list(equal.shares)
     kinds = [kind] if kind else present
     boosts = [boost] if boost else [b for b in BOOSTS if b != 1.0]
     rows = []

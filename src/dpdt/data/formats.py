@@ -160,7 +160,6 @@ ADULT: list[float | str] = [
     "Guatemala Nicaragua Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong "
     "Holand-Netherlands",
 ]
-ADULT_WIDTH = sum(len(c.split()) if isinstance(c, str) else 1 for c in ADULT)
 
 
 def adult(path: Path) -> Arrays:

@@ -68,13 +68,13 @@ def run(
     display = Display(loader.steps, config.train.epochs, show_progress)
 
     def on_epoch(record: dict[str, Any]) -> None:
-        nonlocal nonfinite
-        nonfinite += record["nonfinite"]
         epsilon = step.privacy().epsilon if record["epoch"] % pause == 0 else None
         folder.metrics({**record, "epsilon": epsilon, "seconds": time.perf_counter() - start})
         display.epoch(record["accuracy"], epsilon)
 
     def on_step(result: StepResult, batch: Batch) -> None:
+        nonlocal nonfinite
+        nonfinite += result.nonfinite
         display.step(batch.epoch, result.loss)
         interrupt.check()
 
