@@ -10,10 +10,12 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from dpdt import data
 from dpdt.data import formats
 from dpdt.errors import InputError
+from dpdt.methods.loader import take
 
 
 @pytest.fixture
@@ -106,11 +108,64 @@ def test_image_folders(folder, monkeypatch):
             directory.mkdir(parents=True)
             for i, size in enumerate([(8, 8), (20, 10)]):
                 Image.new("RGB", size, (255 * number, 0, 0)).save(directory / f"{i}.png")
-    x, y = data.load("imagenet100").train
+    part = data.load("imagenet100").train  # read when asked for: the whole set fits no memory
+    assert len(part) == 4
+    x, y = take(part, torch.arange(4))
     assert tuple(x.shape) == (4, 3, 8, 8)
     assert y.tolist() == [0, 0, 1, 1]
+    shrink(monkeypatch, "imagenet100-small", 4, shape=(3, 8, 8))
+    small = data.load("imagenet100-small").train
+    assert torch.equal(small[0], x)
+    assert torch.equal(small[1], y)
     assert float(x[2, 0].mean()) == 1.0
     assert float(x[0, 0].mean()) == -1.0
+
+
+def test_cifar_as_npz_and_its_small_part(folder, monkeypatch):
+    shrink(monkeypatch, "cifar100", 6)
+    shrink(monkeypatch, "cifar100-small", 6)
+    write_cifar(folder / "cifar-100-python" / "train", 6, b"fine_labels")
+    write_cifar(folder / "cifar-100-python" / "test", 2, b"fine_labels")
+    whole = data.load("cifar100-small").train  # the first of the whole set
+    assert torch.equal(whole[0], data.load("cifar100").train[0])
+    pixels = np.zeros((6, 32, 32, 3), np.uint8)
+    labels = np.arange(6)
+    packed = {"x_train": pixels, "y_train": labels, "x_test": pixels, "y_test": labels}
+    for name in ("cifar100", "cifar100-small"):
+        np.savez(folder / f"{name}.npz", **packed)
+        x, y = data.load(name).train
+        assert tuple(x.shape) == (6, 3, 32, 32)
+        assert y.tolist() == labels.tolist()
+
+
+def write_sst2(folder, lines, name="train.tsv"):
+    (folder / "SST-2").mkdir(exist_ok=True)
+    (folder / "SST-2" / name).write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+
+
+def test_sst2(folder, monkeypatch):
+    shrink(monkeypatch, "sst2", 3, text=True)
+    write_sst2(folder, ["hide new secretions \t0", "what 's \"this\t1", "café\t1"])
+    write_sst2(folder, ["good\t1"], "dev.tsv")
+    examples = data.load("sst2")
+    assert examples.train[0] == ["hide new secretions", "what 's \"this", "café"]
+    assert examples.train[1].tolist() == [0, 1, 1]
+    for bad in ("no label", "x\t2"):
+        write_sst2(folder, ["fine\t1", bad])
+        with pytest.raises(InputError, match=r"train.tsv: is damaged \(line 3 is not"):
+            data.load("sst2")
+    (folder / "SST-2" / "train.tsv").write_text("index\tsentence\n")
+    with pytest.raises(InputError, match=r"train.tsv: is damaged \(its first line"):
+        data.load("sst2")
+
+
+def test_a_limit_takes_evenly_spaced_examples(tmp_path):
+    path = str(tmp_path / "mine.npz")
+    np.savez(path, **{**arrays(), "x_train": np.arange(24).reshape(6, 4)})
+    assert data.facts(path, 3).examples == 3
+    assert data.load(path, 3).train[0][:, 0].tolist() == [0, 8, 16]
+    with pytest.raises(InputError, match=r"data.limit: must be at most .* 6, found 7"):
+        data.load(path, 7)
 
 
 ADULT = "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, United-States, "  # noqa: E501

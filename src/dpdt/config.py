@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import GRANULARITIES
@@ -23,6 +23,7 @@ from dpdt.errors import InputError
 
 PER_EXAMPLE = "per-example"
 MEMORIES = ("auxiliary", "shared", "none")
+NAMES = ("dpdt", "plain")
 
 
 def _number(value: Any) -> bool:
@@ -74,6 +75,7 @@ def _schedule(value: Any) -> bool:
 @dataclass(frozen=True, kw_only=True)
 class Data:
     name: str = key("digits", "the name of a data set", lambda v: isinstance(v, str))
+    limit: int | None = integer(None, 1)  # use this many training examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +87,22 @@ class Model:
         lambda v: isinstance(v, list | tuple) and all(_integer(x) and x > 0 for x in v),
     )
     width: float = positive(1.0)
+    layers: int | None = integer(None, 1)  # transformers that are not pretrained
+    patch: int = integer(16, 1)  # vit-small
     radius: float | None = positive(None)  # linear: bound on the norm of inputs
+    trained: str = choice("all", ("all", "lora", "head"))
+    lora_rank: int = integer(16, 1)
+    lora_alpha: int = integer(32, 1)
+    pretrained: bool = flag(True)  # False: a random start, from the architecture alone
+    tokenizer: str | None = key(None, "a folder", lambda v: isinstance(v, str))
+    length: int = integer(128, 1)  # longest text, in tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    name: str = choice("dpdt", ("dpdt",))
+    """Decoupled training, Algorithm 1."""
+
+    name: str = choice("dpdt", NAMES)
     auxiliaries: int | str = key(
         PER_EXAMPLE,
         f"a whole number from 1 or {PER_EXAMPLE!r}",
@@ -143,9 +155,27 @@ class Method:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plain:
+    """Training without privacy."""
+
+    granularity: ClassVar[str] = "model"
+    name: str = choice("plain", NAMES)
+    optimizer: str = choice("sgd", ("sgd", "adamw"))
+    lr: float = positive(0.1)
+    momentum: float = number(0.9, most=0.999999)
+    weight_decay: float = number(5e-4)
+    lr_schedule: str = choice("cosine", ("cosine", "constant"))
+
+
+AnyMethod = Method | Plain
+METHODS: dict[str, type[AnyMethod]] = dict(zip(NAMES, (Method, Plain), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Train:
     epochs: int = integer(20, 1)
     batch_size: int = integer(256, 1)
+    augment: bool = flag(False)
     seed: int = integer(0, 0)
 
 
@@ -178,12 +208,13 @@ SECTIONS: dict[str, type] = {
 class Settings:
     """What training needs besides a model and data."""
 
-    method: Method = Method()
+    method: AnyMethod = Method()
     train: Train = Train()
     privacy: Privacy = Privacy()
 
     def __post_init__(self) -> None:
-        _check_together(self.method, self.train, self.privacy)
+        if isinstance(self.method, Method):
+            _check_together(self.method, self.train, self.privacy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,35 +232,66 @@ class Config(Settings):
         }
 
 
-def settings(**options: Any) -> Settings:
+def settings(method: str = "dpdt", **options: Any) -> Settings:
     """Settings from flat keyword arguments: epochs=…, clip=…, epsilon=…, as in the sections."""
-    tables: dict[str, dict[str, Any]] = {"method": {}, "train": {}, "privacy": {}}
-    homes = {f.name: s for s in tables for f in fields(SECTIONS[s]) if f.name != "name"}
-    for name, value in options.items():
-        if name not in homes:
-            raise InputError(f"{name}: no such setting{_suggest(name, homes)}")
-        tables[homes[name]][name] = value
+    if method not in METHODS:
+        raise InputError(f"method: must be one of {', '.join(METHODS)}, found {method!r}")
+    tables: dict[str, dict[str, Any]] = {"method": {"name": method}, "train": {}, "privacy": {}}
+    _spread(options, tables, "")
     return Settings(**{s: _section(s, t) for s, t in tables.items()})
 
 
-def load(source: str, overrides: tuple[str, ...] = ()) -> Config:
-    """A configuration from a preset's name or a TOML file, with `a.b=c` overrides."""
+def _spread(options: Mapping[str, Any], tables: dict[str, dict[str, Any]], where: str) -> None:
+    """Put flat options into the sections they belong to."""
+    method = METHODS[tables["method"]["name"]]
+    classes = {"method": method, "train": Train, "privacy": Privacy}
+    homes = {f.name: s for s, c in classes.items() for f in fields(c) if f.name != "name"}
+    for name, value in options.items():
+        if name not in homes:
+            raise InputError(f"{where}{name}: no such setting{_suggest(name, homes)}")
+        tables[homes[name]][name] = value
+
+
+def load(source: str, overrides: tuple[str, ...] = (), method: str | None = None) -> Config:
+    """A configuration from a preset's name or a TOML file, with `a.b=c` overrides.
+
+    `method` asks for a method with the file's values for it: those of its table `peers.<method>`,
+    on the defaults. A file without that table, whose own method it is, keeps its own values.
+    """
     tables = _read(source)
-    for override in overrides:
-        path, separator, text = override.partition("=")
-        parts = path.strip().split(".")
-        if not separator or len(parts) < 2:
-            raise InputError(f"--set {override}: must look like section.key=value")
+    peers = tables.pop("peers", {})
+    if not isinstance(peers, Mapping) or not all(isinstance(p, Mapping) for p in peers.values()):
+        raise InputError(f"{source}: peers must hold tables, one for each method")
+    changes = [_override(o) for o in overrides]
+    own = tables.setdefault("method", {}).setdefault("name", "dpdt")
+    asked = method or next((v for path, v in changes if path == ["method", "name"]), None)
+    for name in (asked, *peers):
+        if name is not None and name not in METHODS:
+            raise InputError(f"method.name: must be one of {', '.join(METHODS)}, found {name!r}")
+    if asked is not None and (asked != own or (method is not None and asked in peers)):
+        tables["method"] = {"name": asked}
+        train, privacy = tables.setdefault("train", {}), tables.setdefault("privacy", {})
+        chosen = {"method": tables["method"], "train": train, "privacy": privacy}
+        _spread(peers.get(asked, {}), chosen, f"peers.{asked}.")
+    for path, value in changes:
         table = tables
-        for part in parts[:-1]:
+        for part in path[:-1]:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
-                raise InputError(f"--set {override}: {part} is not a table")
-        table[parts[-1]] = _value(text.strip())
+                raise InputError(f"--set {'.'.join(path)}: {part} is not a table")
+        table[path[-1]] = value
     for section, table in tables.items():
         if section not in SECTIONS or not isinstance(table, Mapping):
             raise InputError(f"{section}: no such section{_suggest(section, SECTIONS)}")
     return Config(**{s: _section(s, tables.get(s, {})) for s in SECTIONS})
+
+
+def _override(text: str) -> tuple[list[str], Any]:
+    path, separator, value = text.partition("=")
+    parts = path.strip().split(".")
+    if not separator or len(parts) < 2:
+        raise InputError(f"--set {text}: must look like section.key=value")
+    return parts, _value(value.strip())
 
 
 def presets() -> list[str]:
@@ -266,7 +328,10 @@ def _value(text: str) -> Any:
 
 
 def _section(name: str, table: Mapping[str, Any]) -> Any:
-    known = {f.name: f for f in fields(SECTIONS[name])}
+    kind = SECTIONS[name]
+    if name == "method" and (chosen := table.get("name", "dpdt")) in METHODS:
+        kind = METHODS[chosen]
+    known = {f.name: f for f in fields(kind)}
     values = {}
     for option, value in table.items():
         if option not in known:
@@ -277,7 +342,7 @@ def _section(name: str, table: Mapping[str, Any]) -> Any:
                 continue
             raise InputError(f"{name}.{option}: must be {metadata['text']}, found {value!r}")
         values[option] = tuple(value) if isinstance(value, list) else value
-    return SECTIONS[name](**values)
+    return kind(**values)
 
 
 def _suggest(name: str, known: Any) -> str:

@@ -4,10 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpdt import data, models
 from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.layout import Layout, parameters_of
-from dpdt.config import Model
 from dpdt.errors import InputError
 
 
@@ -45,24 +43,6 @@ def test_values_by_kind_and_by_block():
         blocks.expand({"conv": 1.0, "linear": 3.0}, "method.clip")
     with pytest.raises(InputError, match=r"method.clip.head: neither a kind .* nor a block"):
         blocks.expand({"head": 1.0}, "method.clip")
-
-
-@pytest.mark.parametrize("name", ["linear", "mlp", "resnet18"])
-@pytest.mark.parametrize("granularity", ["layer", "tensor", "kind", "model"])
-def test_models_in_numbers_equal_the_built_ones(name, granularity):
-    facts = data.facts("cifar10" if name == "resnet18" else "digits")
-    model = Model(name=name, width=0.25)
-    built = parameters_of(models.build(model, facts, 0))
-    described = models.parameters(model, facts)
-    ours = Blocks.group(built, granularity)
-    assert ours == Blocks.group(described, granularity)
-
-
-def test_resnet18_has_the_published_size():
-    parameters = models.parameters(Model(name="resnet18"), data.facts("cifar10"))
-    assert sum(p.size for p in parameters) == 11_173_962
-    kinds = [b.kind for b in Blocks.group(parameters, "layer").blocks]
-    assert {k: kinds.count(k) for k in set(kinds)} == {"conv": 20, "norm": 20, "linear": 1}
 
 
 @settings(max_examples=50, deadline=None)

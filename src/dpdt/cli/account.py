@@ -15,18 +15,20 @@ from dpdt.cli.source import ledger_of
 @click.command(epilog="Example: dpdt account cifar10 --set method.memory=shared")
 @click.argument("source", metavar="[PRESET|FILE|RUN]", default="digits")
 @options.overrides
+@options.method
 @click.option("--delta", type=float, help="δ; otherwise the configuration's.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Draw ε over epochs to this file.")
 @options.as_json
 def command(
     source: str,
     overrides: tuple[str, ...],
+    method: str | None,
     delta: float | None,
     figure: Path | None,
     as_json: bool,
 ) -> None:
     """Say what a run guarantees: of a preset or file if it were run, of a run folder as it was."""
-    ledger, chosen = ledger_of(source, overrides)
+    ledger, chosen = ledger_of(source, overrides, method)
     delta = chosen.privacy.delta if delta is None else delta
     privacy = account(ledger, delta)
     if figure is not None:

@@ -11,4 +11,7 @@ overrides = click.option(
     metavar="KEY=VALUE",
     help="Override a key, such as train.epochs=5. May be repeated.",
 )
+method = click.option(
+    "--method", help="Use this method, with the configuration's values for it (table peers)."
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

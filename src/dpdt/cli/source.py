@@ -14,16 +14,19 @@ from dpdt.training.folder import LEDGER, is_run
 
 def planned(chosen: config.Config) -> Ledger:
     """The ledger that a configuration's run would have."""
-    facts = data.facts(chosen.data.name)
+    facts = data.facts(chosen.data.name, chosen.data.limit)
     blocks = Blocks.group(models.parameters(chosen.model, facts), chosen.method.granularity)
     return plan(chosen, blocks, facts.examples, models.bounds(chosen.model)).ledger()
 
 
-def ledger_of(source: str, overrides: tuple[str, ...]) -> tuple[Ledger, config.Config]:
+def ledger_of(
+    source: str, overrides: tuple[str, ...], method: str | None
+) -> tuple[Ledger, config.Config]:
     """The ledger of a run folder as it was, or of a preset or file as it would be."""
     if not is_run(source):
-        chosen = config.load(source, overrides)
+        chosen = config.load(source, overrides, method)
         return planned(chosen), chosen
-    if overrides:
-        raise InputError(f"--set {overrides[0]}: {source} has been run and cannot be changed")
+    if overrides or method:
+        asked = f"--set {overrides[0]}" if overrides else f"--method {method}"
+        raise InputError(f"{asked}: {source} has been run and cannot be changed")
     return Ledger.read(Path(source) / LEDGER), config.load(str(Path(source) / "config.toml"))

@@ -16,20 +16,26 @@ from dpdt.cli import options
 )
 @click.argument("source", metavar="[PRESET|FILE]", default="digits")
 @options.overrides
+@options.method
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; must not exist.")
 @click.option(
     "--diagnose", is_flag=True, help="Record the convergence theory's quantities in private/."
 )
 @options.as_json
 def command(
-    source: str, overrides: tuple[str, ...], out: Path | None, diagnose: bool, as_json: bool
+    source: str,
+    overrides: tuple[str, ...],
+    method: str | None,
+    out: Path | None,
+    diagnose: bool,
+    as_json: bool,
 ) -> int:
     """Train a model, then print its accuracy and what it guarantees.
 
     The configuration is a preset's name or a TOML file. The run's folder is runs/NAME-TIME unless
     --out names another. Ctrl-C ends the run after its current step; what it spent is accounted.
     """
-    chosen = config.load(source, overrides)
+    chosen = config.load(source, overrides, method)
     from dpdt.training.folder import default_path
     from dpdt.training.run import run
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,31 +26,39 @@ class Facts:
     examples: int  # in the training part
     shape: tuple[int, ...]
     classes: int
+    text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A known data set: its facts, the files it needs, how to get it, and its reader."""
+    """A known data set: its facts, the files it needs, how to get it, and its reader.
+
+    `other` are files that will do as well.
+    """
 
     facts: Facts
     files: tuple[str, ...]  # below the data folder; none if it is built in
     source: str
-    read: Callable[[Path], tuple[Arrays, Arrays]] | None  # None: known to accounting only
+    read: Callable[[Path], tuple[Part, Part]]
+    other: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """A training and a test part, each (inputs, labels)."""
+    """A training and a test part: (inputs, labels), or a Dataset of such pairs.
 
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
+    Inputs are a tensor, or a list of texts.
+    """
+
+    train: Any
+    test: Any
     users: list[Any] | None = None
 
 
-Arrays = tuple["np.ndarray", "np.ndarray"]
+Part = Any  # (array or list of texts, labels), or a Dataset
 
 
-def _digits(folder: Path) -> tuple[Arrays, Arrays]:
+def _digits(folder: Path) -> tuple[Part, Part]:
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -62,17 +70,21 @@ def _digits(folder: Path) -> tuple[Arrays, Arrays]:
     return (x[:n], y[:n]), (x[n:], y[n:])
 
 
-def _cifar10(folder: Path) -> tuple[Arrays, Arrays]:
+def _cifar10(folder: Path) -> tuple[Part, Part]:
     from dpdt.data import formats
 
+    if (packed := folder / "cifar10.npz").is_file():
+        return formats.npz_parts(packed)
     base = folder / "cifar-10-batches-py"
     train = [base / f"data_batch_{i}" for i in range(1, 6)]
     return formats.cifar(train, b"labels"), formats.cifar([base / "test_batch"], b"labels")
 
 
-def _cifar100(folder: Path) -> tuple[Arrays, Arrays]:
+def _cifar100(folder: Path) -> tuple[Part, Part]:
     from dpdt.data import formats
 
+    if (packed := folder / "cifar100.npz").is_file():
+        return formats.npz_parts(packed)
     base = folder / "cifar-100-python"
     return (
         formats.cifar([base / "train"], b"fine_labels"),
@@ -80,8 +92,18 @@ def _cifar100(folder: Path) -> tuple[Arrays, Arrays]:
     )
 
 
-def _idx(name: str) -> Callable[[Path], tuple[Arrays, Arrays]]:
-    def read(folder: Path) -> tuple[Arrays, Arrays]:
+def _cifar100_small(folder: Path) -> tuple[Part, Part]:
+    """A file of its own, or the first 10,000 and 2,000 of the whole."""
+    from dpdt.data import formats
+
+    if (packed := folder / "cifar100-small.npz").is_file():
+        return formats.npz_parts(packed)
+    train, test = _cifar100(folder)
+    return (train[0][:10_000], train[1][:10_000]), (test[0][:2_000], test[1][:2_000])
+
+
+def _idx(name: str) -> Callable[[Path], tuple[Part, Part]]:
+    def read(folder: Path) -> tuple[Part, Part]:
         from dpdt.data import formats
 
         parts = [
@@ -96,15 +118,33 @@ def _idx(name: str) -> Callable[[Path], tuple[Arrays, Arrays]]:
     return read
 
 
-def _imagenet100(folder: Path) -> tuple[Arrays, Arrays]:
-    from dpdt.data import formats
+def _imagenet100(folder: Path) -> tuple[Part, Part]:
+    from dpdt.data.images import ImageFolder
 
     side = DATA["imagenet100"].facts.shape[-1]
     base = folder / "imagenet-100"
-    return formats.image_folder(base / "train", side), formats.image_folder(base / "val", side)
+    return ImageFolder(base / "train", side), ImageFolder(base / "val", side)
 
 
-def _adult(folder: Path) -> tuple[Arrays, Arrays]:
+def _imagenet100_small(folder: Path) -> tuple[Part, Part]:
+    """At most 50 and 10 images of each class, at a quarter of the size, all in memory."""
+    from dpdt.data.images import ImageFolder
+
+    side = DATA["imagenet100-small"].facts.shape[-1]
+    base = folder / "imagenet-100"
+    return (
+        ImageFolder(base / "train", side, most=50).arrays(),
+        ImageFolder(base / "val", side, most=10).arrays(),
+    )
+
+
+def _sst2(folder: Path) -> tuple[Part, Part]:
+    from dpdt.data import formats
+
+    return formats.sst2(folder / "SST-2/train.tsv"), formats.sst2(folder / "SST-2/dev.tsv")
+
+
+def _adult(folder: Path) -> tuple[Part, Part]:
     from dpdt.data import formats
 
     return formats.adult(folder / "adult/train.csv"), formats.adult(folder / "adult/test.csv")
@@ -133,12 +173,22 @@ DATA = {
         ),
         source="unpack cifar-10-python.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html",
         read=_cifar10,
+        other=("cifar10.npz",),
     ),
     "cifar100": DataSet(
         facts=Facts(examples=50_000, shape=(3, 32, 32), classes=100),
         files=("cifar-100-python/train", "cifar-100-python/test"),
         source="unpack cifar-100-python.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html",
         read=_cifar100,
+        other=("cifar100.npz",),
+    ),
+    "cifar100-small": DataSet(
+        facts=Facts(examples=10_000, shape=(3, 32, 32), classes=100),
+        files=("cifar-100-python/train", "cifar-100-python/test"),
+        source="get cifar100, of which it is the first fifth, or a cifar100-small.npz with "
+        "x_train, y_train, x_test, y_test",
+        read=_cifar100_small,
+        other=("cifar100-small.npz",),
     ),
     "mnist": DataSet(
         facts=Facts(examples=60_000, shape=(1, 28, 28), classes=10),
@@ -159,6 +209,13 @@ DATA = {
         source="put the class folders of ImageNet-100 into imagenet-100/train and imagenet-100/val",
         read=_imagenet100,
     ),
+    "imagenet100-small": DataSet(
+        facts=Facts(examples=5_000, shape=(3, 64, 64), classes=100),
+        files=("imagenet-100/train", "imagenet-100/val"),
+        source="get imagenet100, or 100 classes of Tiny ImageNet in the same folders: 50 and 10 "
+        "images of each are used, at 64 × 64",
+        read=_imagenet100_small,
+    ),
     "adult": DataSet(
         facts=Facts(examples=32_561, shape=(105,), classes=2),
         files=("adult/train.csv", "adult/test.csv"),
@@ -167,10 +224,10 @@ DATA = {
         read=_adult,
     ),
     "sst2": DataSet(
-        facts=Facts(examples=67_349, shape=(128,), classes=2),
+        facts=Facts(examples=67_349, shape=(), classes=2, text=True),
         files=("SST-2/train.tsv", "SST-2/dev.tsv"),
         source="unpack SST-2.zip of https://gluebenchmark.com/tasks",
-        read=None,
+        read=_sst2,
     ),
 }
 
@@ -182,11 +239,26 @@ def folder() -> Path:
 
 def missing(name: str) -> list[Path]:
     """The files of a data set that are not there."""
-    return [folder() / file for file in DATA[name].files if not (folder() / file).exists()]
+    entry = DATA[name]
+    if entry.other and all((folder() / file).exists() for file in entry.other):
+        return []
+    return [folder() / file for file in entry.files if not (folder() / file).exists()]
 
 
-def facts(name: str) -> Facts:
-    """What is public about a data set, by its name or read from an .npz file."""
+def facts(name: str, limit: int | None = None) -> Facts:
+    """What is public about a data set, by its name or read from an .npz file.
+
+    `limit` is the number of training examples to use, if not all.
+    """
+    known = _facts(name)
+    if limit is not None and limit > known.examples:
+        raise InputError(
+            f"data.limit: must be at most the number of examples, {known.examples}, found {limit}"
+        )
+    return known if limit is None else replace(known, examples=limit)
+
+
+def _facts(name: str) -> Facts:
     if name in DATA:
         return DATA[name].facts
     if name.endswith(".npz"):
@@ -201,14 +273,13 @@ def facts(name: str) -> Facts:
     )
 
 
-def load(name: str) -> Examples:
-    """Read a data set."""
-    known = facts(name)
+def load(name: str, limit: int | None = None) -> Examples:
+    """Read a data set; with `limit`, that many training examples, evenly spaced."""
+    known, wanted = facts(name), facts(name, limit)
     if name.endswith(".npz"):
         from dpdt.data import formats
 
-        arrays = formats.npz(Path(name))
-        parts = tuple((arrays[f"x_{p}"], arrays[f"y_{p}"]) for p in ("train", "test"))
+        parts = formats.npz_parts(Path(name))
     else:
         entry, absent = DATA[name], missing(name)
         if absent:
@@ -216,19 +287,30 @@ def load(name: str) -> Examples:
                 f"data.name: {name} is not here, {absent[0]} is missing; {entry.source}, below "
                 f"{folder()} or the folder that DPDT_DATA names"
             )
-        if entry.read is None:
-            raise InputError(
-                f"data.name: {name!r} is known to accounting only, it has no reader yet"
-            )
         parts = entry.read(folder())
-    train, test = (_tensors(x, y) for x, y in parts)
-    found = (len(train[0]), tuple(train[0].shape[1:]))
+    train, test = (_tensors(*p) if isinstance(p, tuple) else p for p in parts)
+    if isinstance(train, tuple):
+        found = (len(train[1]), () if isinstance(train[0], list) else tuple(train[0].shape[1:]))
+    else:
+        found = (len(train), tuple(train[0][0].shape))
     if found != (known.examples, known.shape):
         raise InputError(
             f"data.name: {name} has {found[0]} training examples of shape {found[1]}, "
             f"expected {known.examples} of {known.shape}"
         )
+    if limit is not None:
+        train = _some(train, [i * known.examples // limit for i in range(wanted.examples)])
     return Examples(train=train, test=test)
+
+
+def _some(part: Part, indices: list[int]) -> Part:
+    """The examples at these places."""
+    if not isinstance(part, tuple):
+        from torch.utils.data import Subset
+
+        return Subset(part, indices)
+    x, y = part
+    return [x[i] for i in indices] if isinstance(x, list) else x[indices], y[indices]
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:
@@ -238,12 +320,18 @@ def _channels_first(x: np.ndarray) -> np.ndarray:
     return x[:, None] if x.ndim == 3 else x
 
 
-def _tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Bytes become numbers from −1 to 1, by a public constant; labels become integers."""
+def scale(pixels: Tensor) -> Tensor:
+    """Bytes as numbers from −1 to 1, by a public constant."""
+    return pixels.float().div_(127.5).sub_(1.0)
+
+
+def _tensors(x: np.ndarray | list[str], y: np.ndarray) -> tuple[Tensor | list[str], Tensor]:
+    """Bytes become numbers, labels become integers, texts stay."""
     import numpy as np
     import torch
 
+    labels = torch.from_numpy(y.astype(np.int64))
+    if isinstance(x, list):
+        return x, labels
     inputs = torch.from_numpy(np.ascontiguousarray(_channels_first(x)))
-    if inputs.dtype == torch.uint8:
-        inputs = inputs.float().div_(127.5).sub_(1.0)
-    return inputs.float(), torch.from_numpy(y.astype(np.int64))
+    return scale(inputs) if inputs.dtype == torch.uint8 else inputs.float(), labels

@@ -23,7 +23,7 @@ Arrays = tuple[np.ndarray, np.ndarray]  # inputs, labels
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Turn whatever goes wrong with a file into one sentence about it."""
     try:
         yield
@@ -60,7 +60,7 @@ def cifar(paths: list[Path], label: bytes) -> Arrays:
     """CIFAR's python batches: rows of 3072 bytes, labels under a key such as b"labels"."""
     images, labels = [], []
     for path in paths:
-        with _reading(path):
+        with reading(path):
             with open(path, "rb") as file:
                 batch = _ArraysOnly(file, encoding="bytes").load()
             pixels, classes = np.asarray(batch[b"data"]), np.asarray(batch[label])
@@ -80,7 +80,7 @@ def idx(images: Path, labels: Path) -> Arrays:
 
 
 def _idx(path: Path) -> np.ndarray:
-    with _reading(path):
+    with reading(path):
         raw = path.read_bytes()
         data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         zero, kind, dimensions = struct.unpack(">HBB", data[:4])
@@ -95,7 +95,7 @@ def _idx(path: Path) -> np.ndarray:
 
 def npz(path: Path) -> dict[str, np.ndarray]:
     """An .npz with x_train, y_train, x_test, y_test."""
-    with _reading(path), np.load(path, allow_pickle=False) as archive:
+    with reading(path), np.load(path, allow_pickle=False) as archive:
         missing = [n for n in ("x_train", "y_train", "x_test", "y_test") if n not in archive]
         if missing:
             raise InputError(
@@ -110,27 +110,26 @@ def npz(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def image_folder(folder: Path, side: int) -> Arrays:
-    """folder/<class>/<image>: RGB, resized and cropped to side × side; classes in name order."""
-    from PIL import Image
+def npz_parts(path: Path) -> tuple[Arrays, Arrays]:
+    """The training and the test part of an .npz."""
+    arrays = npz(path)
+    return (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
 
-    if not folder.is_dir():
-        raise InputError(f"{folder}: is missing")
-    classes = sorted(p for p in folder.iterdir() if p.is_dir())
-    if not classes:
-        raise InputError(f"{folder}: has no class folders")
-    images, labels = [], []
-    for number, directory in enumerate(classes):
-        for path in sorted(p for p in directory.iterdir() if p.is_file()):
-            with _reading(path), Image.open(path) as image:
-                scale = side / min(image.size)
-                size = [max(side, round(s * scale)) for s in image.size]
-                left, top = (size[0] - side) // 2, (size[1] - side) // 2
-                resized = image.convert("RGB").resize((size[0], size[1]))
-                square = resized.crop((left, top, left + side, top + side))
-                images.append(np.asarray(square).transpose(2, 0, 1))
-                labels.append(number)
-    return np.stack(images), np.asarray(labels, dtype=np.int64)
+
+def sst2(path: Path) -> tuple[list[str], np.ndarray]:
+    """GLUE's SST-2: a header, then a sentence, a tab and 0 or 1 on each line."""
+    sentences, labels = [], []
+    with reading(path), open(path, encoding="utf-8") as file:
+        header = file.readline().rstrip("\n").split("\t")
+        if header != ["sentence", "label"]:
+            raise ValueError(f"its first line is {header}, expected sentence and label")
+        for number, line in enumerate(file, start=2):
+            sentence, separator, label = line.rstrip("\n").rpartition("\t")
+            if not separator or label not in ("0", "1"):
+                raise ValueError(f"line {number} is not a sentence, a tab and 0 or 1")
+            sentences.append(sentence.strip())
+            labels.append(int(label))
+    return sentences, np.asarray(labels, dtype=np.int64)
 
 
 # The columns of Adult as its documentation lists them: a divisor for a number, values for a
@@ -166,7 +165,7 @@ def adult(path: Path) -> Arrays:
     """UCI Adult: numbers over public constants, categories one-hot; unknown ("?") is all zeros."""
     columns = [c.split() if isinstance(c, str) else c for c in ADULT]
     rows, labels = [], []
-    with _reading(path), io.StringIO(path.read_text("utf-8")) as file:
+    with reading(path), io.StringIO(path.read_text("utf-8")) as file:
         for fields in csv.reader(file, skipinitialspace=True):
             if not fields or fields[0].startswith("|"):  # blank, or the test file's first line
                 continue

@@ -1,209 +1,54 @@
-"""Decoupled training: Algorithm 1 with its partition, its ledger and its guarantee."""
+"""Decoupled training: Algorithm 1 as a method among others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
-from dpdt.accounting import Privacy, account
-from dpdt.algorithm.batch import Batch, Data
-from dpdt.algorithm.blocks import Blocks
-from dpdt.algorithm.engine import Engine, StepResult
+from dpdt.algorithm.engine import Engine
 from dpdt.algorithm.gradients import Loss
-from dpdt.algorithm.layout import parameters_of
-from dpdt.config import Settings, settings
+from dpdt.config import Method, Settings
 from dpdt.errors import InputError
-from dpdt.ledger import LedgerWriter
-from dpdt.methods.loader import Loader, count, take
-from dpdt.methods.plan import plan
-from dpdt.models.networks import bounds_of
+from dpdt.methods.memory import available, gigabytes
+from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness
 
 
-def default_loss(model: Callable[..., Any], batch: Data) -> Tensor:
-    """Mean loss of a micro-batch: the model's own for a mapping, cross-entropy for (x, y)."""
-    if isinstance(batch, Mapping):
-        loss: Tensor = model(**batch).loss
-        return loss
-    x, y = batch
-    return F.cross_entropy(model(x), y)
+def state_size(parameters: int, auxiliaries: int, method: Method) -> int:
+    """Bytes of what outlives a step: π, and v if there is a preconditioner, in float32."""
+    copies = {"auxiliary": auxiliaries, "shared": 1, "none": 0}[method.memory]
+    return copies * parameters * (1 if method.preconditioner == "identity" else 2) * 4
 
 
-class Step:
-    """Takes one step of Algorithm 1 for each batch of its loader, and keeps the ledger."""
-
-    def __init__(self, engine: Engine, loader: Loader, writer: LedgerWriter, delta: float):
-        self.engine, self.loader, self.writer, self.delta = engine, loader, writer, delta
-
-    def __call__(self, batch: Batch) -> StepResult:
-        """Record the step, then take it. `batch` must be the next one of the loader."""
-        if not isinstance(batch, Batch) or batch.step != self.engine.steps:
-            raise InputError(
-                "batch: each batch of the loader that prepare() returned must be used once, in "
-                "order; the guarantee rests on it"
-            )
-        self.writer.step(self.engine.recipe.at(batch.epoch))
-        return self.engine.step(batch)
-
-    def privacy(self, delta: float | None = None) -> Privacy:
-        """What the steps taken so far guarantee."""
-        return account(self.writer.ledger, self.delta if delta is None else delta)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything the run needs to continue bit for bit. As secret as the data."""
-        return {"engine": self.engine.state_dict(), "loader": self.loader.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.engine.load_state_dict(state["engine"])
-        self.loader.load_state_dict(state["loader"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fitted:
-    """A trained model, what it guarantees, and a record an epoch (private: it has the loss)."""
-
-    model: nn.Module
-    privacy: Privacy
-    history: list[dict[str, Any]]
-
-
-def prepare(
+def engine(
     model: nn.Module,
-    data: Any,
+    loss: Loss,
+    using: Settings,
+    decided: Plan,
     *,
-    loss: Loss = default_loss,
-    users: Sequence[Any] | None = None,
-    ledger: str | Path | None = None,
-    diagnose: bool = False,
-    using: Settings | None = None,
-    **options: Any,
-) -> tuple[Step, Loader]:
-    """A step and its loader, for a training loop of one's own.
-
-        step, loader = dpdt.prepare(model, (x, y), epochs=20, batch_size=256, epsilon=8.0)
-        for batch in loader:
-            step(batch)
-        print(step.privacy())
-
-    Args:
-        model: any module; it is trained in place, in its current mode.
-        data: a tuple or mapping of tensors, or a torch Dataset.
-        loss: (model, micro-batch) → mean loss. Default: cross-entropy, or the model's own loss.
-        users: who owns each example, for unit "user".
-        ledger: where to write the ledger; kept in memory if left out.
-        diagnose: compute the quantities of the convergence theory at every step.
-        using: settings that were made already; otherwise give them as keywords (see docs).
-    """
-    chosen = using or settings(**options)
-    if (chosen.privacy.unit == "user") != (users is not None):
+    noise: Randomness,
+    diagnose: bool,
+    **_: Any,
+) -> Engine:
+    """The engine of Algorithm 1; refused if its state does not fit the memory."""
+    method, recipe = using.method, decided.recipe
+    assert isinstance(method, Method)
+    assert recipe is not None
+    parameters = sum(block.size for block in decided.header.blocks)
+    needed, free = state_size(parameters, recipe.auxiliaries, method), available()
+    if free is not None and needed > free:
         raise InputError(
-            "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
+            f"method.auxiliaries: {recipe.auxiliaries} auxiliaries that remember {parameters:,} "
+            f"parameters need {gigabytes(needed)} of memory, found {gigabytes(free)} free; give "
+            'fewer, a narrower model, or memory = "shared"'
         )
-    blocks = Blocks.group(parameters_of(model), chosen.method.granularity)
-    bounds = bounds_of(model) if loss is default_loss else None
-    decided = plan(chosen, blocks, count(data), bounds)
-    seeds = _seeds(chosen.privacy.noise_seed)
-    engine = Engine(
+    return Engine(
         model,
         loss,
-        decided.recipe,
-        granularity=chosen.method.granularity,
-        noise=Randomness(seeds[0]),
-        seed=chosen.train.seed,
+        recipe,
+        granularity=method.granularity,
+        noise=noise,
+        seed=using.train.seed,
         diagnose=diagnose,
     )
-    sampler = decided.sampler(seed=chosen.train.seed, source=Randomness(seeds[1]), users=users)
-    loader = Loader(data, sampler, decided.header.batches, decided.steps, engine.layout.device)
-    writer = LedgerWriter(decided.header)
-    if ledger is not None:
-        writer.open(ledger)
-    return Step(engine, loader, writer, chosen.privacy.delta), loader
-
-
-def _seeds(seed: int | None) -> tuple[int | None, int | None]:
-    """Separate streams for noise and sampling."""
-    return (None, None) if seed is None else (2 * seed, 2 * seed + 1)
-
-
-def train(
-    model: nn.Module,
-    data: Any,
-    *,
-    test: Any = None,
-    on_epoch: Callable[[dict[str, Any]], None] | None = None,
-    on_step: Callable[[StepResult, Batch], None] | None = None,
-    **options: Any,
-) -> Fitted:
-    """Train a model and say what the result guarantees.
-
-    `test` is held-out (x, y) whose accuracy is measured after each epoch; the other arguments are
-    those of `prepare`. Data and test should not overlap: accuracy on training data is private.
-    """
-    step, loader = prepare(model, data, **options)
-    return fit(model, step, loader, test=test, on_epoch=on_epoch, on_step=on_step)
-
-
-def fit(
-    model: nn.Module,
-    step: Step,
-    loader: Loader,
-    *,
-    test: Any = None,
-    on_epoch: Callable[[dict[str, Any]], None] | None = None,
-    on_step: Callable[[StepResult, Batch], None] | None = None,
-) -> Fitted:
-    """Run a prepared step over its loader."""
-    history: list[dict[str, Any]] = []
-    losses: list[float] = []
-    nonfinite = 0
-    model.train()
-    try:
-        for batch in loader:
-            result = step(batch)
-            losses.append(result.loss)
-            nonfinite += result.nonfinite
-            if on_step is not None:
-                on_step(result, batch)
-            if (batch.step + 1) % loader.batches == 0:
-                record: dict[str, Any] = {
-                    "epoch": batch.epoch + 1,
-                    "step": batch.step + 1,
-                    "loss": sum(losses) / len(losses),
-                    "nonfinite": nonfinite,
-                    "accuracy": None if test is None else accuracy(model, test),
-                }
-                if result.diagnostics is not None:
-                    record["diagnostics"] = vars(result.diagnostics)
-                history.append(record)
-                losses, nonfinite = [], 0
-                if on_epoch is not None:
-                    on_epoch(record)
-    finally:
-        model.eval()
-    step.writer.close()
-    return Fitted(model=model, privacy=step.privacy(), history=history)
-
-
-def accuracy(model: nn.Module, test: Any, batch_size: int = 1000) -> float:
-    """Share of held-out examples whose class is predicted right."""
-    was_training = model.training
-    model.eval()
-    right = 0
-    number = count(test)
-    with torch.no_grad():
-        for first in range(0, number, batch_size):
-            batch = take(test, torch.arange(first, min(first + batch_size, number)))
-            if isinstance(batch, Mapping):
-                labels = batch["labels"]
-                outputs = model(**{k: v for k, v in batch.items() if k != "labels"}).logits
-            else:
-                outputs, labels = model(batch[0]), batch[1]
-            right += int((outputs.argmax(-1) == labels).sum())
-    model.train(was_training)
-    return right / number

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, default_collate
 
 from dpdt.algorithm.batch import Batch, Data, tree_map
 from dpdt.errors import InputError
+from dpdt.methods.augment import Augment
 from dpdt.partition import Partition, PoissonSampler
 
 
@@ -33,7 +34,11 @@ def count(data: Any) -> int:
 def take(data: Any, indices: Tensor) -> Data:
     """The examples at `indices`, as one batch."""
     if isinstance(data, Dataset):
-        return default_collate([data[int(i)] for i in indices]) if len(indices) else None
+        if not len(indices):
+            return None
+        several = getattr(data, "__getitems__", None)  # what torch's own loader prefers
+        chosen = [int(i) for i in indices]
+        return default_collate(several(chosen) if several else [data[i] for i in chosen])
     return tree_map(lambda t: t[indices], data)
 
 
@@ -48,12 +53,14 @@ class Loader:
         self,
         data: Any,
         sampler: Partition | PoissonSampler,
+        *,
         batches: int,
         steps: int,
         device: torch.device,
+        augment: Augment | None = None,
     ):
         self.data, self.sampler, self.batches, self.steps = data, sampler, batches, steps
-        self.device = device
+        self.device, self.augment = device, augment
         self.position = 0
 
     def __len__(self) -> int:
@@ -67,6 +74,8 @@ class Loader:
             data = take(self.data, torch.from_numpy(indices))
             if not isinstance(data, Mapping | tuple | list | Tensor) and len(indices):
                 raise InputError(f"data: examples of type {type(data).__name__} are not tensors")
+            if self.augment is not None and len(indices):
+                data = self.augment(data, indices, step)
             yield Batch(
                 step=step,
                 epoch=step // self.batches,

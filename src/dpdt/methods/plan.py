@@ -17,9 +17,9 @@ from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
-from dpdt.config import Method, Settings
+from dpdt.config import Method, Plain, Settings, Train
 from dpdt.errors import InputError
-from dpdt.ledger import Header, Ledger
+from dpdt.ledger import Header, Ledger, Setting
 from dpdt.models.bounds import Bounds
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler
@@ -27,11 +27,22 @@ from dpdt.partition import Partition, PoissonSampler
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run of Algorithm 1, decided."""
+    """A run, decided: what its steps do to privacy, epoch by epoch.
 
-    recipe: Recipe
+    Algorithm 1 has a `recipe`; the steps of other methods are all of one `setting`.
+    """
+
     header: Header
     epochs: int
+    recipe: Recipe | None = None
+    setting: Setting | None = None
+
+    def at(self, epoch: int) -> Setting:
+        """What every step of an epoch does."""
+        if self.recipe is not None:
+            return self.recipe.at(epoch)
+        assert self.setting is not None
+        return self.setting
 
     @property
     def steps(self) -> int:
@@ -41,7 +52,7 @@ class Plan:
         """The ledger that a complete run will have."""
         ledger = Ledger(self.header)
         for epoch in range(self.epochs):
-            ledger.append(self.recipe.at(epoch), self.header.batches)
+            ledger.append(self.at(epoch), self.header.batches)
         return ledger
 
     def sampler(
@@ -72,18 +83,71 @@ def plan(settings: Settings, blocks: Blocks, examples: int, bounds: Bounds | Non
 
     `bounds` are what the model's construction says about its gradients.
     """
-    method, train = settings.method, settings.train
+    train = settings.train
     if train.batch_size > examples:
         raise InputError(
             f"train.batch_size: must be at most the number of examples, {examples}, "
             f"found {train.batch_size}"
         )
-    batches = max(1, round(examples / train.batch_size))
+    batches = _batches(train, examples)
+    match settings.method:
+        case Method():
+            decided = _decoupled(settings, settings.method, blocks, examples, batches, bounds)
+        case Plain():
+            decided = _plain(settings, blocks, examples, batches)
+    return decided
+
+
+def _batches(train: Train, examples: int) -> int:
+    return max(1, round(examples / train.batch_size))
+
+
+def auxiliaries_of(method: Method, train: Train, examples: int) -> int:
+    """K: as given, or as many as a mini-batch has examples."""
+    if not method.per_example:
+        return int(method.auxiliaries)
+    if method.sampling == "poisson":
+        return train.batch_size
+    return math.ceil(examples / _batches(train, examples))
+
+
+def _plain(settings: Settings, blocks: Blocks, examples: int, batches: int) -> Plan:
+    """No clipping, no noise, and so no guarantee."""
+    header = Header(
+        method="plain",
+        examples=examples,
+        auxiliaries=1,
+        batches=batches,
+        memory="none",
+        sampling="partition",
+        unit=settings.privacy.unit,
+        relation="replace-one",
+        blocks=blocks.blocks,
+        reshuffle=True,
+    )
+    nothing = (0.0,) * len(blocks.blocks)
+    setting = _step(clip=nothing, noise=nothing, lr=settings.method.lr)
+    return Plan(header=header, epochs=settings.train.epochs, setting=setting)
+
+
+def _step(*, clip: tuple[float, ...], noise: tuple[float, ...], lr: float) -> Setting:
+    """A step of a method without auxiliaries' learning rates and penalties."""
+    return Setting(
+        clip=clip, noise=noise, penalty=1.0, lr=lr, global_lr=1.0, step_size=lr, contraction=1.0
+    )
+
+
+def _decoupled(
+    settings: Settings,
+    method: Method,
+    blocks: Blocks,
+    examples: int,
+    batches: int,
+    bounds: Bounds | None,
+) -> Plan:
+    train = settings.train
     poisson = method.sampling == "poisson"
-    if method.per_example:
-        auxiliaries = train.batch_size if poisson else math.ceil(examples / batches)
-    else:
-        auxiliaries = int(method.auxiliaries)
+    auxiliaries = auxiliaries_of(method, train, examples)
     clip = blocks.expand(method.clip, "method.clip")
     noise = clip if method.noise is None else blocks.expand(method.noise, "method.noise")
     recipe = _recipe(method, auxiliaries, clip, noise)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from dpdt.algorithm.blocks import Parameter
 from dpdt.config import Model
-from dpdt.data import Facts
+from dpdt.data import Examples, Facts
 from dpdt.errors import InputError
 from dpdt.models import describe
 from dpdt.models.bounds import Bounds, linear_bounds
@@ -16,20 +17,50 @@ from dpdt.models.bounds import Bounds, linear_bounds
 if TYPE_CHECKING:
     from torch import nn
 
+# The models that can be described without building them.
 _DESCRIBE: dict[str, Callable[[Model, Facts], list[Parameter]]] = {
     "linear": lambda m, f: describe.mlp(prod(f.shape), (), f.classes),
     "mlp": lambda m, f: describe.mlp(prod(f.shape), m.hidden, f.classes),
+    "cnn": lambda m, f: describe.cnn(f.shape, f.classes),
     "resnet18": lambda m, f: describe.resnet18(f.shape[0], f.classes, m.width),
-    "vit-small": lambda m, f: describe.vit(f.shape, f.classes),
-    "gpt2-medium-lora": lambda m, f: describe.gpt2_lora(layers=24, width=1024, rank=16),
+    "vit-small": lambda m, f: describe.vit(
+        f.shape, f.classes, width=m.width, layers=m.layers or describe.VIT_LAYERS, patch=m.patch
+    ),
 }
+IMAGES = ("cnn", "resnet18", "vit-small")
+
+
+def check(model: Model, facts: Facts) -> None:
+    """Refuse a model that cannot read the data."""
+    if model.name not in _DESCRIBE and not facts.text:
+        raise InputError(f"model.name: must be one of {', '.join(_DESCRIBE)}, found {model.name!r}")
+    if model.name in _DESCRIBE and facts.text:
+        raise InputError(
+            f"model.name: {model.name!r} reads numbers, and the data are texts; give gpt2, "
+            "gpt2-medium or the folder of a transformers model"
+        )
+    if model.name in IMAGES and len(facts.shape) != 3:
+        raise InputError(
+            f"model.name: {model.name!r} reads images, and the data have shape {facts.shape}"
+        )
 
 
 def parameters(model: Model, facts: Facts) -> list[Parameter]:
-    """The trained parameters of a model on a data set, without building it."""
-    if model.name not in _DESCRIBE:
-        raise InputError(f"model.name: must be one of {', '.join(_DESCRIBE)}, found {model.name!r}")
-    return _DESCRIBE[model.name](model, facts)
+    """The trained parameters of a model on a data set; known models are not built for it."""
+    check(model, facts)
+    if model.name in _DESCRIBE and model.trained == "all":
+        return _DESCRIBE[model.name](model, facts)
+    if model.name in describe.GPT2 and model.trained == "lora":
+        layers, width = describe.GPT2[model.name]
+        return describe.gpt2_lora(
+            layers=model.layers or layers,
+            width=width,
+            rank=model.lora_rank,
+            classes=facts.classes,
+        )
+    from dpdt.algorithm.layout import parameters_of
+
+    return parameters_of(build(model, facts, 0))
 
 
 def bounds(model: Model) -> Bounds | None:
@@ -40,10 +71,14 @@ def bounds(model: Model) -> Bounds | None:
 
 def build(model: Model, facts: Facts, seed: int) -> nn.Module:
     """Build a model, initialised from a public seed."""
-    parameters(model, facts)
+    check(model, facts)
+    if model.name in ("linear", "mlp", "cnn", "resnet18") and model.trained != "all":
+        raise InputError(
+            f"model.trained: {model.trained!r} is for transformers; {model.name} trains all"
+        )
     import torch
 
-    from dpdt.models import networks
+    from dpdt.models import networks, pretrained
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -55,6 +90,29 @@ def build(model: Model, facts: Facts, seed: int) -> nn.Module:
                 return networks.mlp(inputs, (), facts.classes)
             case "mlp":
                 return networks.mlp(prod(facts.shape), model.hidden, facts.classes)
+            case "cnn":
+                return networks.cnn(facts.shape[0], facts.shape[1:], facts.classes)
             case "resnet18":
                 return networks.ResNet18(facts.shape[0], facts.classes, model.width)
-    raise InputError(f"model.name: {model.name!r} is known to accounting only; it is not built yet")
+        return pretrained.build(model, facts)
+
+
+def learner(
+    model: nn.Module, config: Model, examples: Examples, *, augment: bool
+) -> tuple[nn.Module, Examples]:
+    """What is trained, and on what.
+
+    Texts become tokens. Behind a frozen backbone only the head is trained, on features that are
+    computed once (unless images are changed at every step).
+    """
+    from dpdt.models import pretrained
+
+    parts = {"train": examples.train, "test": examples.test}
+    for name, part in parts.items():
+        if isinstance(part, tuple) and isinstance(part[0], list):
+            parts[name] = (pretrained.encode(config, part[0]), part[1])
+    if config.trained == "head" and not augment:
+        assert isinstance(model, pretrained.Classifier)
+        parts = {name: pretrained.features(model, part) for name, part in parts.items()}
+        model = model.head
+    return model, replace(examples, **parts)

@@ -6,6 +6,9 @@ from itertools import pairwise
 
 from dpdt.algorithm.blocks import Parameter
 
+GPT2 = {"gpt2": (12, 768), "gpt2-medium": (24, 1024)}  # layers, width
+VIT_LAYERS = 12
+
 
 def _layer(name: str, kind: str, **sizes: int) -> list[Parameter]:
     return [Parameter(name=f"{name}.{n}", layer=name, kind=kind, size=s) for n, s in sizes.items()]
@@ -49,30 +52,54 @@ def resnet18(channels: int, classes: int, width: float) -> list[Parameter]:
     return result + _linear("head", inputs, classes)
 
 
+def cnn(shape: tuple[int, ...], classes: int) -> list[Parameter]:
+    """Two convolutions, two linear layers."""
+    sides = [cnn_side(side) for side in shape[1:]]
+    return (
+        _layer("0", "conv", weight=shape[0] * 64 * 16, bias=16)
+        + _layer("3", "conv", weight=16 * 16 * 32, bias=32)
+        + _linear("7", 32 * sides[0] * sides[1], 32)
+        + _linear("9", 32, classes)
+    )
+
+
+def cnn_side(side: int) -> int:
+    """What the convolutions and poolings of the small CNN leave of a side."""
+    return ((side - 2) // 2 - 4) // 2
+
+
 def vit(
-    shape: tuple[int, ...], classes: int, *, patch: int = 16, width: int = 384, layers: int = 12
+    shape: tuple[int, ...], classes: int, *, width: float, layers: int, patch: int
 ) -> list[Parameter]:
-    """ViT-Small/16: patch convolution, class token and positions, 12 layers, head."""
+    """ViT-Small: patch convolution, class token and positions, layers, head."""
+    wide, base = round(384 * width), "backbone.embeddings"
     tokens = (shape[1] // patch) * (shape[2] // patch) + 1
     result = [
-        Parameter(name="cls_token", layer="embeddings", kind="other", size=width),
-        Parameter(name="positions", layer="embeddings", kind="other", size=tokens * width),
-        *_layer("patches", "conv", weight=shape[0] * patch**2 * width, bias=width),
+        Parameter(name=f"{base}.cls_token", layer=base, kind="other", size=wide),
+        Parameter(name=f"{base}.position_embeddings", layer=base, kind="other", size=tokens * wide),
+        *_layer(
+            f"{base}.patch_embeddings.projection",
+            "conv",
+            weight=shape[0] * patch**2 * wide,
+            bias=wide,
+        ),
     ]
     for i in range(layers):
-        name = f"layers.{i}"
-        result += _norm(f"{name}.norm1", width) + _norm(f"{name}.norm2", width)
-        for part in ("query", "key", "value", "output"):
-            result += _linear(f"{name}.{part}", width, width)
-        result += _linear(f"{name}.up", width, 4 * width)
-        result += _linear(f"{name}.down", 4 * width, width)
-    return result + _norm("norm", width) + _linear("head", width, classes)
+        name = f"backbone.layers.{i}"
+        for part in "qkvo":
+            result += _linear(f"{name}.attention.{part}_proj", wide, wide)
+        result += _norm(f"{name}.layernorm_before", wide)
+        result += _norm(f"{name}.layernorm_after", wide)
+        result += _linear(f"{name}.mlp.fc1", wide, 4 * wide)
+        result += _linear(f"{name}.mlp.fc2", 4 * wide, wide)
+    return result + _norm("backbone.layernorm", wide) + _linear("head", wide, classes)
 
 
-def gpt2_lora(*, layers: int, width: int, rank: int) -> list[Parameter]:
+def gpt2_lora(*, layers: int, width: int, rank: int, classes: int) -> list[Parameter]:
     """LoRA adapters on each layer's fused attention projection, and the classification head."""
     result = []
     for i in range(layers):
-        result += _layer(f"h.{i}.attn.lora_A", "linear", weight=width * rank)
-        result += _layer(f"h.{i}.attn.lora_B", "linear", weight=rank * 3 * width)
-    return result + _layer("score", "linear", weight=2 * width)
+        name = f"backbone.base_model.model.h.{i}.attn.c_attn"
+        result += _layer(f"{name}.lora_A.default", "linear", weight=width * rank)
+        result += _layer(f"{name}.lora_B.default", "linear", weight=rank * 3 * width)
+    return result + _layer("head", "linear", weight=classes * width)

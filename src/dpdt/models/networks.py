@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdt.models.bounds import Bounds, linear_bounds
+from dpdt.models.describe import cnn_side
 
 
 def mlp(inputs: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -19,6 +20,21 @@ def mlp(inputs: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
     for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def cnn(channels: int, sides: tuple[int, ...], classes: int) -> nn.Sequential:
+    """The small network of Papernot et al. and Tramèr & Boneh: tanh, 26,010 numbers on 28×28."""
+    layers = [
+        nn.Conv2d(channels, 16, 8, 2, padding=3),
+        nn.Tanh(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.Tanh(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+    ]
+    left = 32 * cnn_side(sides[0]) * cnn_side(sides[1])
+    return nn.Sequential(*layers, nn.Linear(left, 32), nn.Tanh(), nn.Linear(32, classes))
 
 
 class BoundedLinear(nn.Linear):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,18 @@ from dpdt import data, models
 from dpdt.accounting import Privacy
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
-from dpdt.config import Config
+from dpdt.config import Config, Method
 from dpdt.errors import InputError
-from dpdt.methods.dpdt import Fitted, accuracy, fit, prepare
+from dpdt.methods.dpdt import state_size
+from dpdt.methods.loop import Fitted, fit, prepare
+from dpdt.methods.loss import accuracy
+from dpdt.methods.memory import gigabytes
+from dpdt.methods.plan import auxiliaries_of
 from dpdt.training.folder import RunFolder
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
+
+NOTABLE = 100_000_000  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,27 +56,31 @@ def run(
     config: Config, path: Path, *, show_progress: bool = True, diagnose: bool = False
 ) -> Outcome:
     """Train as configured. An interrupt ends the run early but leaves its folder complete."""
-    facts = data.facts(config.data.name)
-    examples = data.load(config.data.name)
+    facts = data.facts(config.data.name, config.data.limit)
+    models.check(config.model, facts)
+    loaded = data.load(config.data.name, config.data.limit)
     model = models.build(config.model, facts, config.train.seed)
+    learner, examples = models.learner(model, config.model, loaded, augment=config.train.augment)
     if config.privacy.unit == "user" and examples.users is None:
         raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
+    _say_size(config, sum(p.numel() for p in learner.parameters() if p.requires_grad), facts)
     # Everything that can be refused is refused here, before the folder exists.
     step, loader = prepare(
-        model, examples.train, users=examples.users, using=config, diagnose=diagnose
+        learner, examples.train, users=examples.users, using=config, diagnose=diagnose
     )
     folder = RunFolder(path)
     folder.write_config(config)
     step.writer.open(folder.ledger)
     nonfinite, start = 0, time.perf_counter()
     # Privacy-loss distributions take about a second: ten times a run is often enough to look.
-    poisson = config.method.sampling == "poisson"
+    poisson = step.plan.header.sampling == "poisson"
     pause = math.ceil(config.train.epochs / 10) if poisson else 1
     display = Display(loader.steps, config.train.epochs, show_progress)
 
     def on_epoch(record: dict[str, Any]) -> None:
         epsilon = step.privacy().epsilon if record["epoch"] % pause == 0 else None
-        folder.metrics({**record, "epsilon": epsilon, "seconds": time.perf_counter() - start})
+        known = None if epsilon == math.inf else epsilon
+        folder.metrics({**record, "epsilon": known, "seconds": time.perf_counter() - start})
         display.epoch(record["accuracy"], epsilon)
 
     def on_step(result: StepResult, batch: Batch) -> None:
@@ -82,7 +93,7 @@ def run(
     with display, Interrupt() as interrupt:
         try:
             fitted = fit(
-                model,
+                learner,
                 step,
                 loader,
                 test=examples.test,
@@ -95,7 +106,7 @@ def run(
     ledger = step.writer.ledger
     return Outcome(
         run=path,
-        accuracy=accuracy(model, examples.test),
+        accuracy=accuracy(learner, examples.test),
         epochs=ledger.epochs,
         steps=ledger.steps,
         seconds=time.perf_counter() - start,
@@ -103,3 +114,16 @@ def run(
         privacy=step.privacy(),
         finished=fitted is not None,
     )
+
+
+def _say_size(config: Config, parameters: int, facts: data.Facts) -> None:
+    """Say how much memory the auxiliaries' state takes, before it is allocated, if it is much."""
+    if not isinstance(config.method, Method):
+        return
+    number = auxiliaries_of(config.method, config.train, facts.examples)
+    size = state_size(parameters, number, config.method)
+    if size >= NOTABLE:
+        print(
+            f"state of {number} auxiliaries with {parameters:,} parameters: {gigabytes(size)}",
+            file=sys.stderr,
+        )

@@ -1,0 +1,62 @@
+"""Class folders of images, read when they are asked for."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from dpdt.data import scale
+from dpdt.data.formats import Arrays, reading
+from dpdt.errors import InputError
+
+
+class ImageFolder(Dataset):  # type: ignore[type-arg]
+    """folder/<class>/<image>: RGB, resized and cropped to side × side; classes in name order.
+
+    Images are read when they are asked for. `most` limits the number from each class.
+    """
+
+    def __init__(self, folder: Path, side: int, most: int | None = None):
+        if not folder.is_dir():
+            raise InputError(f"{folder}: is missing")
+        classes = sorted(p for p in folder.iterdir() if p.is_dir())
+        self.side = side
+        self.items = [
+            (path, number)
+            for number, directory in enumerate(classes)
+            for path in sorted(p for p in directory.iterdir() if p.is_file())[:most]
+        ]
+        if not self.items:
+            raise InputError(f"{folder}: has no class folders with images")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return scale(torch.from_numpy(self.pixels(index))), self.items[index][1]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
+        """Several at once: decoding leaves the interpreter, so threads help."""
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            return list(pool.map(self.__getitem__, indices))
+
+    def arrays(self) -> Arrays:
+        """All images at once."""
+        images = [self.pixels(i) for i in range(len(self))]
+        return np.stack(images), np.asarray([label for _, label in self.items], dtype=np.int64)
+
+    def pixels(self, index: int) -> np.ndarray:
+        path, side = self.items[index][0], self.side
+        with reading(path), Image.open(path) as image:
+            factor = side / min(image.size)
+            size = [max(side, round(s * factor)) for s in image.size]
+            left, top = (size[0] - side) // 2, (size[1] - side) // 2
+            resized = image.convert("RGB").resize((size[0], size[1]))
+            square = resized.crop((left, top, left + side, top + side))
+            return np.array(square).transpose(2, 0, 1)

@@ -1,0 +1,77 @@
+"""Training without privacy: SGD or AdamW. What privacy costs is measured against it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.gradients import Loss
+from dpdt.config import Plain, Settings
+from dpdt.methods.plan import Plan
+
+
+def optimizer(
+    name: str, parameters: list[nn.Parameter], *, lr: float, momentum: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """SGD or AdamW."""
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+class PlainEngine:
+    """One optimizer step for each mini-batch; the learning rate falls by a cosine, or not."""
+
+    def __init__(self, model: nn.Module, loss: Loss, method: Plain, *, steps: int, seed: int):
+        self.model, self.loss, self.method, self.seed = model, loss, method, seed
+        self.total, self.steps = steps, 0
+        trained = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = optimizer(
+            method.optimizer,
+            trained,
+            lr=method.lr,
+            momentum=method.momentum,
+            weight_decay=method.weight_decay,
+        )
+
+    def step(self, batch: Batch) -> StepResult:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.method.lr * self._factor()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(hash((self.seed, self.steps)) % 2**63)
+            self.optimizer.zero_grad()
+            loss = self.loss(self.model, batch.data)
+            loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.steps += 1
+        return StepResult(loss=float(loss.detach()), nonfinite=0)
+
+    def _factor(self) -> float:
+        if self.method.lr_schedule == "constant":
+            return 1.0
+        return 0.5 * (1.0 + math.cos(math.pi * self.steps / self.total))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "parameters": {n: t.detach().clone() for n, t in self.model.named_parameters()},
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        with torch.no_grad():
+            for name, tensor in self.model.named_parameters():
+                tensor.copy_(state["parameters"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def engine(model: nn.Module, loss: Loss, using: Settings, decided: Plan, **_: Any) -> PlainEngine:
+    """Plain training as one of the methods."""
+    assert isinstance(using.method, Plain)
+    return PlainEngine(model, loss, using.method, steps=decided.steps, seed=using.train.seed)

@@ -1,0 +1,213 @@
+"""Transformers from local folders, or from their architecture alone, with a linear head.
+
+Nothing is downloaded. Dropout is switched off: the noise of private training regularises enough,
+and a model without random numbers trains on several cores.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from dpdt import data
+from dpdt.config import Model
+from dpdt.data import Facts
+from dpdt.errors import InputError
+from dpdt.methods.loader import count, take
+from dpdt.models.describe import GPT2, VIT_LAYERS
+
+
+class Classifier(nn.Module):
+    """A backbone, what it says of the whole input, and a linear head on that.
+
+    `pooling` is where the whole is read: the `first` token (ViT), the `mean` of all (encoders),
+    or the `last` (causal models). Inputs are images, or a mapping of input_ids and attention_mask.
+    """
+
+    def __init__(self, backbone: nn.Module, width: int, classes: int, pooling: str, bias: bool):
+        super().__init__()
+        self.backbone, self.pooling = backbone, pooling
+        self.head = nn.Linear(width, classes, bias=bias)
+
+    def features(self, x: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """What the head sees."""
+        if not isinstance(x, Mapping):
+            return cast(Tensor, self.backbone(pixel_values=x).last_hidden_state[:, 0])
+        mask = x["attention_mask"]
+        # Padding behind the longest text of the micro-batch changes no value, only the time.
+        length = max(1, int(mask.sum(1).max()))
+        ids, mask = x["input_ids"][:, :length], mask[:, :length]
+        hidden = self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
+        if self.pooling == "mean":
+            weights = mask.unsqueeze(-1).to(hidden.dtype)
+            return cast(Tensor, (hidden * weights).sum(1) / weights.sum(1).clamp_min(1.0))
+        last = (mask.sum(1) - 1).clamp_min(0)
+        return cast(Tensor, hidden[torch.arange(len(hidden)), last])
+
+    def forward(self, x: Tensor | Mapping[str, Tensor]) -> Tensor:
+        return cast(Tensor, self.head(self.features(x)))
+
+
+def _transformers() -> Any:
+    """The library, or an error that names the extra."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        import peft  # noqa: F401 - both belong to the extra
+        import transformers
+    except ImportError:
+        raise InputError(
+            "model.name: this model needs transformers and peft, which are not installed; "
+            "pip install 'dpdt[text]'"
+        ) from None
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return transformers
+
+
+def _folder(name: str, key: str) -> Path:
+    """A local folder, as given or below the data folder."""
+    for path in (Path(name).expanduser(), data.folder() / name):
+        if path.is_dir():
+            return path
+    raise InputError(
+        f"{key}: {name!r} is neither a model of ours, nor a folder, nor a folder in "
+        f"{data.folder()}; nothing is downloaded, so put a model in transformers format there"
+    )
+
+
+def build(model: Model, facts: Facts) -> Classifier:
+    """Build a transformer classifier as configured."""
+    transformers = _transformers()
+    if model.name == "vit-small":
+        backbone, pooling, bias = _vit(transformers, model, facts), "first", True
+    else:
+        backbone = _load(transformers, model)
+        masked = type(backbone.config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
+        pooling, bias = ("mean", True) if masked else ("last", False)
+    width = backbone.config.hidden_size
+    if getattr(backbone, "pooler", None) is not None:
+        backbone.pooler = None  # never used here
+    if model.trained == "lora":
+        backbone = _with_lora(backbone, model)
+    elif model.trained == "head":
+        backbone.requires_grad_(False)
+    return Classifier(backbone, width, facts.classes, pooling, bias)
+
+
+def _vit(transformers: Any, model: Model, facts: Facts) -> Any:
+    if len(facts.shape) != 3 or facts.shape[1] != facts.shape[2]:
+        raise InputError(f"model.name: vit-small needs square images, found shape {facts.shape}")
+    if facts.shape[1] % model.patch:
+        raise InputError(
+            f"model.patch: must divide the side of the images, {facts.shape[1]}, "
+            f"found {model.patch}"
+        )
+    width, heads = round(384 * model.width), max(1, round(6 * model.width))
+    if width % heads:
+        raise InputError(
+            f"model.width: must leave whole attention heads, such as 0.5; found {model.width}"
+        )
+    chosen = transformers.ViTConfig(
+        hidden_size=width,
+        num_hidden_layers=model.layers or VIT_LAYERS,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        image_size=facts.shape[1],
+        patch_size=model.patch,
+        num_channels=facts.shape[0],
+        **_without_dropout(transformers.ViTConfig()),
+    )
+    return transformers.ViTModel(chosen, add_pooling_layer=False)
+
+
+def _without_dropout(config: Any) -> dict[str, float]:
+    return {
+        name: 0.0
+        for name, value in config.to_dict().items()
+        if ("drop" in name) and isinstance(value, float)
+    }
+
+
+def _load(transformers: Any, model: Model) -> Any:
+    """A backbone from a local folder, or a random one of the same architecture."""
+    if not model.pretrained and model.name in GPT2:
+        layers, width = GPT2[model.name]
+        config = transformers.GPT2Config(
+            n_layer=model.layers or layers, n_embd=width, n_head=width // 64
+        )
+    else:
+        folder = _folder(model.name, "model.name")
+        weights = sorted(folder.glob("*.gguf"))
+        extra = {"gguf_file": weights[0].name} if weights else {}
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **extra)
+        except (OSError, ValueError, ImportError) as error:
+            raise InputError(f"{folder}: holds no model ({_first_line(error)})") from None
+    for name, value in _without_dropout(config).items():
+        setattr(config, name, value)
+    if not model.pretrained:
+        return transformers.AutoModel.from_config(config, dtype=torch.float32)
+    try:
+        return transformers.AutoModel.from_pretrained(
+            folder, config=config, local_files_only=True, dtype=torch.float32, **extra
+        )
+    except Exception as error:  # damaged weights can fail anywhere
+        raise InputError(f"{folder}: cannot be loaded ({_first_line(error)})") from None
+
+
+def _with_lora(backbone: Any, model: Model) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about GPT-2's transposed weights, which it handles
+        try:
+            adapted: nn.Module = get_peft_model(
+                backbone, LoraConfig(r=model.lora_rank, lora_alpha=model.lora_alpha)
+            )
+        except ValueError as error:
+            raise InputError(f"model.trained: lora fails here ({_first_line(error)})") from None
+    return adapted
+
+
+def encode(model: Model, texts: list[str]) -> dict[str, Tensor]:
+    """Texts as tokens of the model's own tokenizer, cut and padded to `model.length`."""
+    transformers = _transformers()
+    name = model.tokenizer or model.name
+    folder = _folder(name, "model.tokenizer" if model.tokenizer else "model.name")
+    weights = sorted(folder.glob("*.gguf"))
+    extra = {"gguf_file": weights[0].name} if weights else {}
+    merges = (folder / "merges.txt").is_file() and not (folder / "tokenizer.json").is_file()
+    kind = transformers.GPT2TokenizerFast if merges else transformers.AutoTokenizer
+    try:
+        tokenizer = kind.from_pretrained(folder, local_files_only=True, **extra)
+    except (OSError, ValueError, ImportError) as error:
+        raise InputError(f"{folder}: holds no tokenizer ({_first_line(error)})") from None
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    encoded = tokenizer(
+        texts, truncation=True, padding="max_length", max_length=model.length, return_tensors="pt"
+    )
+    return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+
+
+def features(model: Classifier, part: Any, batch_size: int = 256) -> tuple[Tensor, Tensor]:
+    """What the head will see of every example, and the labels."""
+    model.eval()
+    rows, labels = [], []
+    with torch.no_grad():
+        for first in range(0, count(part), batch_size):
+            x, y = take(part, torch.arange(first, min(first + batch_size, count(part))))
+            rows.append(model.features(x))
+            labels.append(y)
+    return torch.cat(rows), torch.cat(labels)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:200]
