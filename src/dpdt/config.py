@@ -23,7 +23,7 @@ from dpdt.errors import InputError
 
 PER_EXAMPLE = "per-example"
 MEMORIES = ("auxiliary", "shared", "none")
-NAMES = ("dpdt", "plain")
+NAMES = ("dpdt", "dpsgd", "gep", "pate", "plain")
 
 
 def _number(value: Any) -> bool:
@@ -76,6 +76,7 @@ def _schedule(value: Any) -> bool:
 class Data:
     name: str = key("digits", "the name of a data set", lambda v: isinstance(v, str))
     limit: int | None = integer(None, 1)  # use this many training examples
+    public: int = integer(0, 0)  # so many held-out examples, without labels, are public
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,7 @@ class Model:
     width: float = positive(1.0)
     layers: int | None = integer(None, 1)  # transformers that are not pretrained
     patch: int = integer(16, 1)  # vit-small
+    pool: int = integer(1, 1)  # scatter: windows of features that are averaged
     radius: float | None = positive(None)  # linear: bound on the norm of inputs
     trained: str = choice("all", ("all", "lora", "head"))
     lora_rank: int = integer(16, 1)
@@ -148,6 +150,7 @@ class Method:
     weight_decay: float = number(0.0)
     auxiliary_weight_decay: float = number(0.0)
     granularity: str = choice("layer", GRANULARITIES)
+    averaging: float = number(0.0, most=0.999999)
 
     @property
     def per_example(self) -> bool:
@@ -167,8 +170,63 @@ class Plain:
     lr_schedule: str = choice("cosine", ("cosine", "constant"))
 
 
-AnyMethod = Method | Plain
-METHODS: dict[str, type[AnyMethod]] = dict(zip(NAMES, (Method, Plain), strict=True))
+@dataclass(frozen=True, kw_only=True)
+class Dpsgd:
+    """DP-SGD on Opacus: Poisson sampling, one example a contribution."""
+
+    granularity: ClassVar[str] = "model"
+    name: str = choice("dpsgd", NAMES)
+    clipping: str = choice("flat", ("flat", "layer", "automatic"))
+    clip: float = positive(1.0)  # of an example's whole gradient
+    stability: float = positive(0.01)  # γ of automatic clipping
+    noise: float | None = number(None)  # the noise multiplier, in units of clip
+    optimizer: str = choice("sgd", ("sgd", "adamw"))
+    lr: float = positive(0.1)
+    momentum: float = number(0.9, most=0.999999)
+    weight_decay: float = number(0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gep:
+    """Gradient embedding perturbation: a few public directions, and what they leave."""
+
+    granularity: ClassVar[str] = "model"
+    name: str = choice("gep", NAMES)
+    directions: int = integer(100, 1)  # of the public basis, over all groups
+    groups: int = integer(1, 1)  # layers are split into this many groups with a basis each
+    power_iterations: int = integer(1, 1)
+    clip: float = positive(1.0)  # of the embedding
+    residual_clip: float = positive(0.2)
+    noise: float | None = number(None)  # the noise multiplier of both, in units of their clip
+    optimizer: str = choice("sgd", ("sgd", "adamw"))
+    lr: float = positive(0.1)
+    momentum: float = number(0.9, most=0.999999)
+    weight_decay: float = number(0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pate:
+    """Private aggregation of teacher ensembles, with confident GNMax."""
+
+    granularity: ClassVar[str] = "model"
+    name: str = choice("pate", NAMES)
+    teachers: int = integer(100, 1)
+    teacher_epochs: int = integer(20, 1)
+    queries: int | None = integer(None, 1)  # public examples shown to the teachers; else all
+    answers: int | None = integer(None, 1)  # at most this many are labelled; else half of them
+    threshold: float = number(0.6, most=1.0)  # share of the votes that the winner must have
+    threshold_noise: float = positive(0.15)  # in units of the number of teachers
+    noise: float | None = number(None)  # of the votes, likewise
+    optimizer: str = choice("adamw", ("sgd", "adamw"))
+    lr: float = positive(0.01)
+    momentum: float = number(0.9, most=0.999999)
+    weight_decay: float = number(1e-4)
+
+
+AnyMethod = Method | Dpsgd | Gep | Pate | Plain
+METHODS: dict[str, type[AnyMethod]] = dict(
+    zip(NAMES, (Method, Dpsgd, Gep, Pate, Plain), strict=True)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +273,8 @@ class Settings:
     def __post_init__(self) -> None:
         if isinstance(self.method, Method):
             _check_together(self.method, self.train, self.privacy)
+        elif not isinstance(self.method, Plain):
+            _check_peer(self.method, self.privacy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,6 +408,31 @@ def _section(name: str, table: Mapping[str, Any]) -> Any:
 def _suggest(name: str, known: Any) -> str:
     close = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
+
+
+def _check_peer(method: Dpsgd | Gep | Pate, privacy: Privacy) -> None:
+    problems = [
+        (
+            method.noise is None and privacy.epsilon is None,
+            "method.noise: missing; give it, or a target privacy.epsilon to calibrate it for",
+        ),
+        (
+            privacy.unit != "example",
+            f"privacy.unit: {method.name} protects single examples here, found {privacy.unit!r}",
+        ),
+        (
+            privacy.relation not in (None, "add-remove"),
+            f"privacy.relation: {method.name} is accounted under add-remove, "
+            f"found {privacy.relation!r}",
+        ),
+        (
+            privacy.accountant != "composition",
+            f"privacy.accountant: {privacy.accountant!r} is about dpdt; use composition",
+        ),
+    ]
+    for wrong, message in problems:
+        if wrong:
+            raise InputError(message)
 
 
 def _check_together(method: Method, train: Train, privacy: Privacy) -> None:

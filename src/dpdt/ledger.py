@@ -65,6 +65,7 @@ class Header:
     auxiliary_weight_decay: float = 0.0
     gradient_bound: float | None = None  # on any example's gradient, by construction of the model
     smoothness: float | None = None  # of a convex loss, by construction of the model
+    averaging: float = 0.0  # the model that leaves is a moving average of all iterates
     private: bool = True  # False when noise or sampling came from a fixed seed
 
 

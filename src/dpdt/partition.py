@@ -105,3 +105,30 @@ class PoissonSampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.source.load_state_dict(state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """A shard a step, then nothing. Every example draws its shard by itself, so that adding or
+    removing one leaves the others where they are."""
+
+    examples: int
+    shards: int
+    seed: int = 0
+
+    @cached_property
+    def _home(self) -> np.ndarray:
+        return np.random.default_rng((self.seed, 3)).integers(self.shards, size=self.examples)
+
+    def batch(self, step: int) -> Assignment:
+        chosen = np.flatnonzero(self._home == step)
+        return chosen, (len(chosen),) if len(chosen) else ()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+Sampler = Partition | PoissonSampler | Shards

@@ -53,7 +53,7 @@ def test_keys_of_other_methods_are_refused():
     model, data = problem()
     with pytest.raises(InputError, match=r"clip: no such setting"):
         train(model, data, method="plain", clip=1.0)
-    with pytest.raises(InputError, match=r"method: must be one of dpdt, plain"):
+    with pytest.raises(InputError, match=r"method: must be one of dpdt, .*plain"):
         train(model, data, method="sgd")
 
 
@@ -92,5 +92,5 @@ def test_a_preset_holds_values_for_each_method(tmp_path):
     with pytest.raises(InputError, match=r"peers.plain.clip: no such setting"):
         config.load(str(path), method="plain")
     path.write_text(PRESET.replace("peers.plain", "peers.plane"))
-    with pytest.raises(InputError, match=r"method.name: must be one of dpdt, plain"):
+    with pytest.raises(InputError, match=r"method.name: must be one of dpdt, .*plain"):
         config.load(str(path))

@@ -61,7 +61,8 @@ FACTS = data.Facts(examples=6, shape=(), classes=2, text=True)
 def learner(model, **options):
     built = models.build(model, FACTS, 0)
     examples = Examples(train=(TEXTS, LABELS), test=(TEXTS, LABELS))
-    return built, *models.learner(built, model, examples, augment=False)
+    trainee = built.head if models.has_features(model, False) else built
+    return built, trainee, models.inputs(built, model, examples, augment=False)
 
 
 @pytest.mark.parametrize("trained", ["all", "lora", "head"])

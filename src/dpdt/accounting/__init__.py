@@ -31,6 +31,14 @@ def by_name(name: str) -> Accountant:
     raise InputError(f"privacy.accountant: must be one of {known}, found {name!r}")
 
 
+def judges(ledger: Ledger) -> tuple[Accountant, ...]:
+    """The accountants that speak of a run.
+
+    What is known of the last iterate, and the paper's claim, are about Algorithm 1 alone.
+    """
+    return ACCOUNTANTS if ledger.header.method == "dpdt" else (by_name("composition"),)
+
+
 def account(ledger: Ledger, delta: float) -> Privacy:
     """What a run guarantees, according to every accountant.
 
@@ -44,9 +52,7 @@ def account(ledger: Ledger, delta: float) -> Privacy:
             for value in getattr(run.setting, name):
                 if not (value >= 0 and math.isfinite(value)):
                     raise InputError(f"the ledger has a {name} of {value}; it must be 0 or more")
-    # What is known of the last iterate, and the paper's claim, are about Algorithm 1 alone.
-    judges = ACCOUNTANTS if ledger.header.method == "dpdt" else (by_name("composition"),)
-    guarantees = tuple(accountant.guarantee(ledger, delta) for accountant in judges)
+    guarantees = tuple(accountant.guarantee(ledger, delta) for accountant in judges(ledger))
     return Privacy(
         delta=delta,
         unit=ledger.header.unit,

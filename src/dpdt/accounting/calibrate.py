@@ -56,11 +56,18 @@ def calibrate(
             raise InputError(f"accountant {judge.name!r} is not valid for this run: {why}")
         return guarantee.epsilon
 
-    low = high = 0.0
+    low = high = start = 0.0
+    stride = 1.0
+    if ledger.header.sampling == "poisson" and isinstance(judge, Composition) and not judge.coarse:
+        # Each look costs half a second there: come close on a coarse grid first.
+        near = calibrate(ledger, epsilon, delta, accountant=Composition(coarse=True), kinds=kinds)
+        low = high = start = math.log(near)
+        stride = 1e-3
     if spent(high) > epsilon:
         while spent(high) > epsilon:
-            low, high = high, high + 1.0
-            if high > 60:
+            low, high = high, high + stride
+            stride = min(1.0, 2.0 * stride)
+            if high - start > 60:
                 raise InputError(
                     f"privacy.epsilon: no noise reaches {epsilon} at delta {delta}; "
                     + (
@@ -71,8 +78,9 @@ def calibrate(
                 )
     else:
         while spent(low) <= epsilon:
-            low, high = low - 1.0, low
-            if low < -60:
+            low, high = low - stride, low
+            stride = min(1.0, 2.0 * stride)
+            if low - start < -60:
                 raise InputError(
                     f"privacy.epsilon: this run spends less than {epsilon} with any noise; "
                     "it trains on nothing"

@@ -10,7 +10,7 @@ V its preconditioner, C the clipping threshold, ρ the penalty, η the cap on th
     ‖∇h‖ ≤ C, enforced                                                   `bound_`
 
 Where no multiplier is kept (π = 0) the last lines become one: ∇h = clip_C(2ρηV g), in
-`contribute_plainly_`.
+`contribute_plainly_`, and for single examples of a linear head in `contribute_outer_products`.
 
 Buffers are [rows, parameters], a row an auxiliary; norms and rates are [rows, blocks] in float64.
 """
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpdt.algorithm.gradients import Head
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 
@@ -53,6 +54,11 @@ def clip_(layout: Layout, x: Tensor, norms: Tensor, clip: Tensor) -> Tensor:
     return excess
 
 
+def slack(dtype: torch.dtype) -> float:
+    """What bounds stay below C by, to absorb the rounding of a norm and of rescaled entries."""
+    return 1e-5 if dtype == torch.float32 else 1e-13
+
+
 def bound_(layout: Layout, x: Tensor, clip: Tensor, scratch: Tensor | None = None) -> Tensor:
     """Enforce ‖x‖ ≤ C for every row and block, in place; returns the norms before.
 
@@ -60,8 +66,7 @@ def bound_(layout: Layout, x: Tensor, clip: Tensor, scratch: Tensor | None = Non
     and block with a non-finite entry or norm becomes 0. The slack absorbs the rounding of the norm
     and of the rescaled entries.
     """
-    slack = 1e-5 if x.dtype == torch.float32 else 1e-13
-    limit = clip * (1.0 - slack)
+    limit = clip * (1.0 - slack(x.dtype))
     norms = layout.norms(x, scratch)
     nonfinite = ~torch.isfinite(norms)
     if bool((norms > limit).any()):
@@ -175,3 +180,24 @@ def contribute_plainly_(
         tally.spread = float(size.sum())
         tally.lagrangian = float((0.5 * penalty * size - along)[finite].sum())
     return tally
+
+
+def contribute_outer_products(
+    layout: Layout, head: Head, x: Tensor, y: Tensor, *, clip: float, penalty: float, lr: float
+) -> tuple[Tensor, Tensor, Tally]:
+    """The case π = 0, V = I where each auxiliary holds one example of a linear head.
+
+    Returns the sum of the contributions clip_C(2ρη g), the losses, and what was seen.
+
+    Guarantees: as of `bound_`, for every example's contribution, none of which is written out.
+    """
+    delta, norms, losses = head.differentiate(x, y)
+    factor = 2.0 * lr * penalty
+    limit = clip * (1.0 - slack(x.dtype))
+    scale = factor * torch.where(norms * factor > limit, limit / (norms * factor), 1.0)
+    broken = ~torch.isfinite(norms)
+    if bool(broken.any()):
+        scale, rows = scale.masked_fill(broken, 0.0), broken.unsqueeze(1)
+        delta, x = delta.masked_fill(rows, 0.0), x.masked_fill(rows, 0.0)
+    total = head.total(layout, delta * scale.unsqueeze(1).to(delta.dtype), x)
+    return total, losses, Tally(total=len(x), nonfinite=int(broken.sum()))

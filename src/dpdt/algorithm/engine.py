@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from dpdt.algorithm import memory, publish
-from dpdt.algorithm.auxiliary import Tally
+from dpdt.algorithm.auxiliary import Tally, contribute_outer_products
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.diagnostics import Diagnostics, smoothness
-from dpdt.algorithm.gradients import Loss, channels_last, looped, vectorised
+from dpdt.algorithm.gradients import Head, Loss, channels_last, looped, vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.proximal import penalty_of
 from dpdt.algorithm.readiness import Watch, refuse_unready
@@ -34,6 +34,7 @@ from dpdt.noise import Randomness
 CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough for the cache
 GROUPS = 64  # partial sums of a step, each computed by one thread
 EXAMPLES = 512  # examples that are differentiated at once when vectorised
+OUTER = 8192  # examples of a linear head at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,7 @@ class Engine:
         noise: the source of noise; operating-system entropy unless given.
         seed: data-independent randomness inside the model (dropout).
         diagnose: compute the quantities of the convergence theory at every step.
+        cross_entropy: the loss is the cross-entropy of (x, y), which linear models are fast with.
 
     Guarantees: each step releases θ plus Gaussian noise whose sensitivity is 2C/K in every block
     (see recipe and publish), for any model, loss and data. All state is in the model and in
@@ -72,6 +74,7 @@ class Engine:
         noise: Randomness | None = None,
         seed: int = 0,
         diagnose: bool = False,
+        cross_entropy: bool = False,
     ):
         refuse_unready(model)
         self.model, self.loss, self.recipe, self.seed = model, loss, recipe, seed
@@ -87,19 +90,25 @@ class Engine:
         )
         self.diagnose = diagnose
         self.steps = 0
+        # Of published iterates, so it is free: an exponential average, its start corrected for.
+        self.average = self.layout.gather().zero_() if recipe.averaging else None
         self.path_length = 0.0
         self.smoothness: float | None = None  # estimate of L, made at the first diagnosed step
         self.random: bool | None = None  # whether the model draws random numbers; None: unknown
         self._has_conv = any(isinstance(m, _ConvNd) for m in model.modules())
         self._vectorise = True
+        plain = not recipe.preconditioner.stateful and recipe.memory != "auxiliary"
+        decays = recipe.memory == "none" and recipe.auxiliary_weight_decay
+        fast = cross_entropy and plain and not decays and not diagnose and recipe.shared_penalty
+        self._head = Head.of(model, self.layout) if fast else None
         self._lanes: tuple[int, ThreadPoolExecutor] | None = None
 
     def step(self, batch: Batch) -> StepResult:
         """Take one step on a mini-batch."""
-        if self.random is None and not self._vector_size(batch):
+        if self.random is None and self._head is None and not self._vector_size(batch):
             self._learn(batch)
-        setting = self.recipe.at(batch.epoch)
-        layout, decay = self.layout, self.recipe.auxiliary_weight_decay
+        recipe, setting = self.recipe, self.recipe.at(batch.epoch)
+        layout, decay = self.layout, recipe.auxiliary_weight_decay
         theta = layout.gather()
         penalties = self.recipe.penalties(batch.epoch)
         now = memory.Step(
@@ -128,6 +137,8 @@ class Engine:
         )
         layout.scatter(new)
         self.steps += 1
+        if self.average is not None:
+            self.average.lerp_(new, (1.0 - recipe.averaging) / (1.0 - recipe.averaging**self.steps))
         weights = torch.tensor(batch.sizes, dtype=torch.float64) / max(1, sum(batch.sizes))
         loss = float(losses.double() @ weights)
         return StepResult(
@@ -135,6 +146,11 @@ class Engine:
             nonfinite=tally.nonfinite,
             diagnostics=self._diagnose(batch, tally, loss, new - theta) if self.diagnose else None,
         )
+
+    def finish(self) -> None:
+        """Leave in the model what is to be released: the average, if there is one, else θ."""
+        if self.average is not None and self.steps:
+            self.layout.scatter(self.average)
 
     def _auxiliaries(self, batch: Batch, now: memory.Step) -> tuple[Tensor, Tensor, Tally]:
         """Stage 1: the sum of all contributions, the loss of every auxiliary, what was seen.
@@ -146,6 +162,8 @@ class Engine:
         model that draws random numbers stays on one lane, because the generator is shared.
         """
         number, layout = len(batch.sizes), self.layout
+        if self._head is not None and number and set(batch.sizes) == {1}:
+            return self._outer_products(self._head, batch, now)
         size = self._vector_size(batch)
         rows = max(1, min(CHUNK // layout.size, EXAMPLES // size)) if size else 1
         chunks = [slice(k, min(k + rows, number)) for k in range(0, number, rows)]
@@ -181,6 +199,28 @@ class Engine:
             if parallel and not torch.equal(before, torch.get_rng_state()):
                 self.random = True
         return total, losses, tally
+
+    def _outer_products(
+        self, head: Head, batch: Batch, now: memory.Step
+    ) -> tuple[Tensor, Tensor, Tally]:
+        """Stage 1 for single examples of a linear head, some thousands at a time."""
+        total = torch.zeros(self.layout.size, dtype=self.layout.dtype, device=self.layout.device)
+        losses, tally = [], Tally()
+        for first in range(0, len(batch.sizes), OUTER):
+            x, y = batch.slice(first, min(first + OUTER, len(batch.sizes)))
+            part, values, seen = contribute_outer_products(
+                self.layout,
+                head,
+                x.flatten(1).to(self.layout.dtype),
+                y,
+                clip=float(now.clip[0]),
+                penalty=float(now.penalty),
+                lr=now.lr,
+            )
+            total += part
+            losses.append(values)
+            tally.add(seen)
+        return total, torch.cat(losses), tally
 
     def _vector_size(self, batch: Batch) -> int:
         """The size of the micro-batches if they should be differentiated many at once, else 0.
@@ -286,6 +326,7 @@ class Engine:
                 for n, t in zip(self.layout.names, self.layout.tensors, strict=True)
             },
             "memory": {name: t.clone() for name, t in self.memory.state().items()},
+            "average": None if self.average is None else self.average.clone(),
             "noise": self.noise.state_dict(),
             "path_length": self.path_length,
             "smoothness": self.smoothness,
@@ -305,6 +346,8 @@ class Engine:
                 tensor.copy_(state["parameters"][name])
             for name, kept in mine.items():
                 kept.copy_(state["memory"][name])
+        if self.average is not None:
+            self.average.copy_(state["average"])
         self.noise.load_state_dict(state["noise"])
         self.steps = state["steps"]
         self.path_length, self.smoothness = state["path_length"], state["smoothness"]

@@ -1,7 +1,8 @@
 """Gradients of K micro-batches at the same θ, for one pass over the mini-batch.
 
-Two ways, equal but for rounding. `vectorised` computes many small micro-batches of equal size at
-once (torch.func); `looped` takes them one by one, which every model and loss allows.
+Three ways, equal but for rounding. `vectorised` computes many small micro-batches of equal size at
+once (torch.func); `looped` takes them one by one, which every model and loss allows; `Head` knows
+that a linear layer's gradient on one example is an outer product, and never writes it out.
 
 Guarantees: in both, a row is a function of θ and of that auxiliary's examples alone. Nothing is
 computed from the mini-batch as a whole, so no layer or loss can mix auxiliaries.
@@ -15,11 +16,52 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.layout import Layout
 
 Loss = Callable[[Any, Data], Tensor]  # (model, micro-batch) → mean loss, a scalar
+
+
+class Head:
+    """A model that is one linear layer under cross-entropy, with one example in each micro-batch.
+
+    The gradient of example i is δᵢ xᵢᵀ for the weights and δᵢ for the bias, δᵢ being the gradient
+    of its own loss by its own outputs, so its norm is ‖δᵢ‖ · √(‖xᵢ‖² + 1).
+    """
+
+    def __init__(self, layer: nn.Linear):
+        self.layer = layer
+
+    @classmethod
+    def of(cls, model: nn.Module, layout: Layout) -> Head | None:
+        """The head, if the model is nothing else: a linear layer, perhaps behind a Flatten."""
+        layers = list(model) if isinstance(model, nn.Sequential) else [model]
+        flat = all(isinstance(m, nn.Flatten) for m in layers[:-1])
+        last = layers[-1] if layers else None
+        trained = {id(t) for t in layout.tensors}
+        whole = type(last) is nn.Linear and trained == {id(p) for p in last.parameters()}
+        return cls(last) if flat and whole and layout.count == 1 else None  # type: ignore[arg-type]
+
+    def differentiate(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """δ, the gradients' norms in float64, and the losses."""
+        with torch.enable_grad():
+            outputs = self.layer(x).detach().requires_grad_()
+            losses = F.cross_entropy(outputs, y, reduction="none")
+            (delta,) = torch.autograd.grad(losses.sum(), outputs)
+        squares = torch.linalg.vector_norm(x, dim=1).double().square()
+        if self.layer.bias is not None:
+            squares += 1.0
+        norms = torch.linalg.vector_norm(delta.double(), dim=1) * squares.sqrt()
+        return delta, norms, losses.detach()
+
+    def total(self, layout: Layout, delta: Tensor, x: Tensor) -> Tensor:
+        """Σ δᵢ xᵢᵀ and Σ δᵢ, as a flat vector."""
+        sums = {id(self.layer.weight): delta.t() @ x}
+        if self.layer.bias is not None:
+            sums[id(self.layer.bias)] = delta.sum(0)
+        return layout.join([sums[id(t)].unsqueeze(0) for t in layout.tensors])[0]
 
 
 def channels_last(data: Data) -> Data:

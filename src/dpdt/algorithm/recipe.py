@@ -32,6 +32,7 @@ class Recipe:
     regularizer: str = "l2"
     weight_decay: float = 0.0  # λ, in the proximal step on θ
     auxiliary_weight_decay: float = 0.0
+    averaging: float = 0.0  # weight of the past in the average of the published θ
 
     @cached_property
     def _settings(self) -> dict[int, Setting]:
@@ -44,6 +45,11 @@ class Recipe:
         return tuple(
             self.penalty[k % len(self.penalty)] * factors[k % len(factors)] for k in range(number)
         )
+
+    @property
+    def shared_penalty(self) -> bool:
+        """Whether all auxiliaries have one ρ."""
+        return len(self.penalty) == len(self.penalty_schedule) == 1
 
     def at(self, epoch: int) -> Setting:
         """What every step of an epoch does."""

@@ -17,6 +17,7 @@ COMMANDS = {
     "account": "Say what a run guarantees, without training.",
     "calibrate": "Find the noise for a target ε.",
     "allocate": "Split the privacy budget over kinds of block.",
+    "compare": "Compare methods at the same proven ε.",
     "reproduce": "Draw a figure of the paper.",
     "data": "Say which data sets are here.",
 }

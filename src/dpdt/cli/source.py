@@ -16,7 +16,9 @@ def planned(chosen: config.Config) -> Ledger:
     """The ledger that a configuration's run would have."""
     facts = data.facts(chosen.data.name, chosen.data.limit)
     blocks = Blocks.group(models.parameters(chosen.model, facts), chosen.method.granularity)
-    return plan(chosen, blocks, facts.examples, models.bounds(chosen.model)).ledger()
+    return plan(
+        chosen, blocks, facts.examples, models.bounds(chosen.model), chosen.data.public
+    ).ledger()
 
 
 def ledger_of(

@@ -303,6 +303,18 @@ def load(name: str, limit: int | None = None) -> Examples:
     return Examples(train=train, test=test)
 
 
+def set_aside(examples: Examples, number: int) -> tuple[Any, Examples]:
+    """So many held-out inputs, without their labels, as public; the rest stays held out."""
+    if not number:
+        return None, examples
+    x, y = examples.test
+    if number >= len(y):
+        raise InputError(
+            f"data.public: must leave some of the {len(y)} held-out examples, found {number}"
+        )
+    return x[:number], replace(examples, test=(x[number:], y[number:]))
+
+
 def _some(part: Part, indices: list[int]) -> Part:
     """The examples at these places."""
     if not isinstance(part, tuple):

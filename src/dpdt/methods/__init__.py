@@ -22,6 +22,10 @@ class Engine(Protocol):
         """Take one step on a mini-batch; changes the model."""
         ...
 
+    def finish(self) -> None:
+        """Leave in the model what is to be released; no step may follow."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Everything the run needs to continue bit for bit. As secret as the data."""
         ...

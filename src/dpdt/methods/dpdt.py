@@ -10,6 +10,7 @@ from dpdt.algorithm.engine import Engine
 from dpdt.algorithm.gradients import Loss
 from dpdt.config import Method, Settings
 from dpdt.errors import InputError
+from dpdt.methods.loss import default_loss
 from dpdt.methods.memory import available, gigabytes
 from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness
@@ -51,4 +52,5 @@ def engine(
         noise=noise,
         seed=using.train.seed,
         diagnose=diagnose,
+        cross_entropy=loss is default_loss,
     )

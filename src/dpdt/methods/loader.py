@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, default_collate
 from dpdt.algorithm.batch import Batch, Data, tree_map
 from dpdt.errors import InputError
 from dpdt.methods.augment import Augment
-from dpdt.partition import Partition, PoissonSampler
+from dpdt.partition import Sampler
 
 
 def count(data: Any) -> int:
@@ -39,7 +39,13 @@ def take(data: Any, indices: Tensor) -> Data:
         several = getattr(data, "__getitems__", None)  # what torch's own loader prefers
         chosen = [int(i) for i in indices]
         return default_collate(several(chosen) if several else [data[i] for i in chosen])
+    if len(indices) and int(indices[-1] - indices[0]) == len(indices) - 1 and _ascend(indices):
+        return tree_map(lambda t: t[int(indices[0]) : int(indices[-1]) + 1], data)  # a view
     return tree_map(lambda t: t[indices], data)
+
+
+def _ascend(indices: Tensor) -> bool:
+    return bool((indices[1:] > indices[:-1]).all())
 
 
 class Loader:
@@ -52,7 +58,7 @@ class Loader:
     def __init__(
         self,
         data: Any,
-        sampler: Partition | PoissonSampler,
+        sampler: Sampler,
         *,
         batches: int,
         steps: int,

@@ -41,12 +41,18 @@ class Step:
                 "batch: each batch of the loader that prepare() returned must be used once, in "
                 "order; the guarantee rests on it"
             )
-        self.writer.step(self.plan.at(batch.epoch))
+        self.writer.step(self.plan.at(batch.step))
         return self.engine.step(batch)
 
     def privacy(self, delta: float | None = None) -> Privacy:
         """What the steps taken so far guarantee."""
         return account(self.writer.ledger, self.delta if delta is None else delta)
+
+    def finish(self) -> None:
+        """End the run: close the ledger, and leave in the model what is to be released."""
+        if not self.writer.ledger.closed:
+            self.engine.finish()
+            self.writer.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the run needs to continue bit for bit. As secret as the data."""
@@ -72,6 +78,7 @@ def prepare(
     *,
     loss: Loss = default_loss,
     users: Sequence[Any] | None = None,
+    public: Any = None,
     ledger: str | Path | None = None,
     diagnose: bool = False,
     using: Settings | None = None,
@@ -89,6 +96,7 @@ def prepare(
         data: a tuple or mapping of tensors, or a torch Dataset.
         loss: (model, micro-batch) → mean loss. Default: cross-entropy, or the model's own loss.
         users: who owns each example, for unit "user".
+        public: inputs without labels that need no protection; some methods use them.
         ledger: where to write the ledger; kept in memory if left out.
         diagnose: compute the quantities of the convergence theory at every step.
         using: settings that were made already; otherwise give them as keywords (see docs).
@@ -100,7 +108,7 @@ def prepare(
         )
     blocks = Blocks.group(parameters_of(model), chosen.method.granularity)
     bounds = bounds_of(model) if loss is default_loss else None
-    decided = plan(chosen, blocks, count(data), bounds)
+    decided = plan(chosen, blocks, count(data), bounds, 0 if public is None else count(public))
     seeds = _seeds(chosen.privacy.noise_seed)
     engine = make(
         chosen.method.name,
@@ -110,6 +118,7 @@ def prepare(
         decided,
         noise=Randomness(seeds[0]),
         diagnose=diagnose,
+        public=public,
     )
     loader = Loader(
         data,
@@ -183,7 +192,10 @@ def fit(
                 losses, nonfinite = [], 0
                 if on_epoch is not None:
                     on_epoch(record)
+    except KeyboardInterrupt:
+        step.finish()
+        raise
     finally:
         model.eval()
-    step.writer.close()
+    step.finish()
     return Fitted(model=model, privacy=step.privacy(), history=history)

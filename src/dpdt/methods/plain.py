@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -56,19 +57,32 @@ class PlainEngine:
             return 1.0
         return 0.5 * (1.0 + math.cos(math.pi * self.steps / self.total))
 
+    def finish(self) -> None:
+        """The model is as it is to be released."""
+
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "parameters": {n: t.detach().clone() for n, t in self.model.named_parameters()},
-            "optimizer": self.optimizer.state_dict(),
-        }
+        return saved(self.model, self.optimizer, self.steps)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
-        with torch.no_grad():
-            for name, tensor in self.model.named_parameters():
-                tensor.copy_(state["parameters"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps = restore(self.model, self.optimizer, state)
+
+
+def saved(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
+    """A copy of everything that an optimizer's run needs to continue."""
+    return {
+        "steps": steps,
+        "parameters": {n: t.detach().clone() for n, t in model.named_parameters()},
+        "optimizer": copy.deepcopy(optimizer.state_dict()),
+    }
+
+
+def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> int:
+    """Continue from `saved`; returns the number of steps."""
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            tensor.copy_(state["parameters"][name])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["steps"])
 
 
 def engine(model: nn.Module, loss: Loss, using: Settings, decided: Plan, **_: Any) -> PlainEngine:

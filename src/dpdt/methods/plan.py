@@ -9,6 +9,8 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import accumulate
 from typing import Any
 
 from dpdt.accounting import by_name
@@ -17,32 +19,39 @@ from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
-from dpdt.config import Method, Plain, Settings, Train
+from dpdt.config import Dpsgd, Gep, Method, Pate, Plain, Settings, Train
 from dpdt.errors import InputError
-from dpdt.ledger import Header, Ledger, Setting
+from dpdt.ledger import Block, Header, Ledger, Run, Setting
 from dpdt.models.bounds import Bounds
 from dpdt.noise import Randomness
-from dpdt.partition import Partition, PoissonSampler
+from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A run, decided: what its steps do to privacy, epoch by epoch.
 
-    Algorithm 1 has a `recipe`; the steps of other methods are all of one `setting`.
+    Algorithm 1 has a `recipe`; other methods have runs of equal steps.
     """
 
     header: Header
     epochs: int
     recipe: Recipe | None = None
-    setting: Setting | None = None
+    settings: tuple[tuple[Setting, int], ...] = ()  # and the number of steps of each
 
-    def at(self, epoch: int) -> Setting:
-        """What every step of an epoch does."""
+    def at(self, step: int) -> Setting:
+        """What a step does."""
         if self.recipe is not None:
-            return self.recipe.at(epoch)
-        assert self.setting is not None
-        return self.setting
+            return self.recipe.at(step // self.header.batches)
+        return next(s for s, end in zip(self._kinds, self._ends, strict=True) if step < end)
+
+    @cached_property
+    def _kinds(self) -> list[Setting]:
+        return [setting for setting, _ in self.settings]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(number for _, number in self.settings))
 
     @property
     def steps(self) -> int:
@@ -51,15 +60,19 @@ class Plan:
     def ledger(self) -> Ledger:
         """The ledger that a complete run will have."""
         ledger = Ledger(self.header)
+        if self.recipe is None:
+            for setting, number in self.settings:
+                ledger.append(setting, number)
+            return ledger
         for epoch in range(self.epochs):
-            ledger.append(self.at(epoch), self.header.batches)
+            ledger.append(self.recipe.at(epoch), self.header.batches)
         return ledger
 
-    def sampler(
-        self, *, seed: int, source: Randomness, users: Sequence[Any] | None
-    ) -> Partition | PoissonSampler:
+    def sampler(self, *, seed: int, source: Randomness, users: Sequence[Any] | None) -> Sampler:
         """Who is in which mini-batch and auxiliary."""
         header = self.header
+        if header.method == "pate":
+            return Shards(examples=header.examples, shards=self.settings[0][1], seed=seed)
         if header.sampling == "poisson":
             return PoissonSampler(
                 examples=header.examples,
@@ -78,10 +91,17 @@ class Plan:
         )
 
 
-def plan(settings: Settings, blocks: Blocks, examples: int, bounds: Bounds | None = None) -> Plan:
+def plan(
+    settings: Settings,
+    blocks: Blocks,
+    examples: int,
+    bounds: Bounds | None = None,
+    public: int = 0,
+) -> Plan:
     """Decide a run on `examples` examples; calibrates the noise if a target ε is given.
 
-    `bounds` are what the model's construction says about its gradients.
+    `bounds` are what the model's construction says about its gradients, `public` is the number of
+    public examples.
     """
     train = settings.train
     if train.batch_size > examples:
@@ -93,9 +113,134 @@ def plan(settings: Settings, blocks: Blocks, examples: int, bounds: Bounds | Non
     match settings.method:
         case Method():
             decided = _decoupled(settings, settings.method, blocks, examples, batches, bounds)
+        case Dpsgd() | Gep():
+            decided = _sampled(settings, settings.method, blocks, examples, batches)
+        case Pate():
+            decided = _votes(settings, settings.method, examples, public)
         case Plain():
-            decided = _plain(settings, blocks, examples, batches)
-    return decided
+            return _plain(settings, blocks, examples, batches)
+    return _calibrated(decided, settings)
+
+
+def _calibrated(decided: Plan, settings: Settings) -> Plan:
+    """The plan with its noise scaled until a target ε is met, if there is one."""
+    target = settings.privacy.epsilon
+    if target is None:
+        return decided
+    ledger = decided.ledger()
+    if not any(any(run.setting.noise) for run in ledger.runs):
+        raise InputError("method.noise: cannot be scaled to a target epsilon, found 0")
+    factor = _factor(
+        ledger.header,
+        tuple(ledger.runs),
+        target,
+        settings.privacy.delta,
+        settings.privacy.accountant,
+    )
+
+    def times(setting: Setting) -> Setting:
+        return replace(setting, noise=tuple(s * factor for s in setting.noise))
+
+    if decided.recipe is not None:
+        noise = tuple(s * factor for s in decided.recipe.noise)
+        return replace(decided, recipe=replace(decided.recipe, noise=noise))
+    return replace(decided, settings=tuple((times(s), n) for s, n in decided.settings))
+
+
+@cache
+def _factor(
+    header: Header, runs: tuple[Run, ...], epsilon: float, delta: float, accountant: str
+) -> float:
+    """`calibrate`, remembered: the runs of a comparison differ by their seed only."""
+    return calibrate(Ledger(header, list(runs)), epsilon, delta, accountant=by_name(accountant))
+
+
+def _sampled(
+    settings: Settings, method: Dpsgd | Gep, blocks: Blocks, examples: int, batches: int
+) -> Plan:
+    """Poisson sampling; the sum of clipped gradients, with noise in units of the clip."""
+    expected = settings.train.batch_size
+    header = Header(
+        method=method.name,
+        examples=examples,
+        auxiliaries=expected,
+        batches=batches,
+        memory="none",
+        sampling="poisson",
+        unit="example",
+        relation="add-remove",
+        blocks=blocks.blocks,
+        per_example=True,
+        rate=expected / examples,
+        private=settings.privacy.noise_seed is None,
+    )
+    clips: tuple[float, ...] = (method.clip,)
+    if isinstance(method, Gep):
+        clips = (method.clip, method.residual_clip)
+        size = blocks.blocks[0].size
+        header = replace(
+            header,
+            blocks=(
+                Block(name="embedding", kind="other", size=method.directions),
+                Block(name="residual", kind="other", size=size),
+            ),
+        )
+    multiplier = 1.0 if method.noise is None else method.noise
+    noise = tuple(multiplier * c / expected for c in clips)
+    setting = _step(clip=clips, noise=noise, lr=method.lr)
+    return Plan(
+        header=header,
+        epochs=settings.train.epochs,
+        settings=((setting, settings.train.epochs * batches),),
+    )
+
+
+def _votes(settings: Settings, method: Pate, examples: int, public: int) -> Plan:
+    """One step for each teacher, which costs nothing by itself, then one for each query.
+
+    A query compares the winner's votes with a threshold; an answer is a noisy winner. One example
+    changes one teacher's vote: the largest count moves by at most 1, the counts by √2. Both are
+    Gaussian mechanisms, so they compose exactly; the answers are paid for in full whether or not
+    they are given.
+    """
+    if not public:
+        raise InputError(
+            "data.public: pate needs public examples for its student; give their number, or "
+            "public=… in Python"
+        )
+    queries = public if method.queries is None else method.queries
+    if queries > public:
+        raise InputError(
+            f"method.queries: must be at most the number of public examples, {public}, "
+            f"found {queries}"
+        )
+    answers = min(queries, max(1, queries // 2) if method.answers is None else method.answers)
+    header = Header(
+        method="pate",
+        examples=examples,
+        auxiliaries=1,
+        batches=method.teachers + queries,
+        memory="auxiliary",
+        sampling="partition",
+        unit="example",
+        relation="add-remove",
+        blocks=(
+            Block(name="threshold", kind="other", size=1),
+            Block(name="votes", kind="other", size=1),
+        ),
+        private=settings.privacy.noise_seed is None,
+    )
+    scale = method.teachers
+    votes = scale * (0.15 if method.noise is None else method.noise)
+    noise = (scale * method.threshold_noise, votes)
+    query = _step(clip=(0.5, 0.0), noise=noise, lr=method.lr)
+    answered = replace(query, clip=(0.5, math.sqrt(0.5)))
+    runs = (
+        (replace(query, clip=(0.0, 0.0)), method.teachers),
+        (answered, answers),
+        (query, queries - answers),
+    )
+    return Plan(header=header, epochs=1, settings=tuple(r for r in runs if r[1]))
 
 
 def _batches(train: Train, examples: int) -> int:
@@ -127,7 +272,8 @@ def _plain(settings: Settings, blocks: Blocks, examples: int, batches: int) -> P
     )
     nothing = (0.0,) * len(blocks.blocks)
     setting = _step(clip=nothing, noise=nothing, lr=settings.method.lr)
-    return Plan(header=header, epochs=settings.train.epochs, setting=setting)
+    epochs = settings.train.epochs
+    return Plan(header=header, epochs=epochs, settings=((setting, epochs * batches),))
 
 
 def _step(*, clip: tuple[float, ...], noise: tuple[float, ...], lr: float) -> Setting:
@@ -176,21 +322,10 @@ def _decoupled(
         auxiliary_weight_decay=method.auxiliary_weight_decay,
         gradient_bound=None if bounds is None else bounds.gradient,
         smoothness=None if bounds is None else bounds.smoothness,
+        averaging=method.averaging,
         private=settings.privacy.noise_seed is None,
     )
-    decided = Plan(recipe=recipe, header=header, epochs=train.epochs)
-    target = settings.privacy.epsilon
-    if target is None:
-        return decided
-    if not any(noise):
-        raise InputError("method.noise: cannot be scaled to a target epsilon, found 0")
-    factor = calibrate(
-        decided.ledger(),
-        target,
-        settings.privacy.delta,
-        accountant=by_name(settings.privacy.accountant),
-    )
-    return replace(decided, recipe=replace(recipe, noise=tuple(s * factor for s in noise)))
+    return Plan(recipe=recipe, header=header, epochs=train.epochs)
 
 
 def _recipe(
@@ -222,4 +357,5 @@ def _recipe(
         regularizer=method.regularizer if method.weight_decay else "none",
         weight_decay=method.weight_decay,
         auxiliary_weight_decay=method.auxiliary_weight_decay,
+        averaging=method.averaging,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpdt.algorithm.blocks import Parameter
 from dpdt.config import Model
@@ -15,7 +15,7 @@ from dpdt.models import describe
 from dpdt.models.bounds import Bounds, linear_bounds
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 # The models that can be described without building them.
 _DESCRIBE: dict[str, Callable[[Model, Facts], list[Parameter]]] = {
@@ -23,11 +23,12 @@ _DESCRIBE: dict[str, Callable[[Model, Facts], list[Parameter]]] = {
     "mlp": lambda m, f: describe.mlp(prod(f.shape), m.hidden, f.classes),
     "cnn": lambda m, f: describe.cnn(f.shape, f.classes),
     "resnet18": lambda m, f: describe.resnet18(f.shape[0], f.classes, m.width),
+    "scatter": lambda m, f: describe.scatter(f.shape, f.classes, m.pool),
     "vit-small": lambda m, f: describe.vit(
         f.shape, f.classes, width=m.width, layers=m.layers or describe.VIT_LAYERS, patch=m.patch
     ),
 }
-IMAGES = ("cnn", "resnet18", "vit-small")
+IMAGES = ("cnn", "resnet18", "scatter", "vit-small")
 
 
 def check(model: Model, facts: Facts) -> None:
@@ -72,13 +73,14 @@ def bounds(model: Model) -> Bounds | None:
 def build(model: Model, facts: Facts, seed: int) -> nn.Module:
     """Build a model, initialised from a public seed."""
     check(model, facts)
-    if model.name in ("linear", "mlp", "cnn", "resnet18") and model.trained != "all":
+    if model.name in ("linear", "mlp", "cnn", "resnet18", "scatter") and model.trained != "all":
         raise InputError(
             f"model.trained: {model.trained!r} is for transformers; {model.name} trains all"
         )
     import torch
 
     from dpdt.models import networks, pretrained
+    from dpdt.models.scattering import Scattered
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -92,27 +94,51 @@ def build(model: Model, facts: Facts, seed: int) -> nn.Module:
                 return networks.mlp(prod(facts.shape), model.hidden, facts.classes)
             case "cnn":
                 return networks.cnn(facts.shape[0], facts.shape[1:], facts.classes)
+            case "scatter":
+                if any(side % (4 * model.pool) for side in facts.shape[1:]):
+                    raise InputError(
+                        f"model.pool: 4 times it must divide the sides of the images, "
+                        f"{facts.shape[1:]}, found {model.pool}"
+                    )
+                size = describe.scattered(facts.shape, model.pool)
+                return Scattered(model.pool, size, facts.classes)
             case "resnet18":
                 return networks.ResNet18(facts.shape[0], facts.classes, model.width)
         return pretrained.build(model, facts)
 
 
-def learner(
-    model: nn.Module, config: Model, examples: Examples, *, augment: bool
-) -> tuple[nn.Module, Examples]:
-    """What is trained, and on what.
+def has_features(config: Model, augment: bool) -> bool:
+    """Whether only a head is trained, on features that are computed once.
 
-    Texts become tokens. Behind a frozen backbone only the head is trained, on features that are
-    computed once (unless images are changed at every step).
+    Not if images are changed at every step: the features then change too.
     """
+    return (config.trained == "head" or config.name == "scatter") and not augment
+
+
+def inputs(model: nn.Module, config: Model, examples: Examples, *, augment: bool) -> Examples:
+    """What is trained on: texts become tokens, and what a frozen part makes of them features."""
     from dpdt.models import pretrained
 
     parts = {"train": examples.train, "test": examples.test}
     for name, part in parts.items():
         if isinstance(part, tuple) and isinstance(part[0], list):
             parts[name] = (pretrained.encode(config, part[0]), part[1])
-    if config.trained == "head" and not augment:
-        assert isinstance(model, pretrained.Classifier)
-        parts = {name: pretrained.features(model, part) for name, part in parts.items()}
-        model = model.head
-    return model, replace(examples, **parts)
+    if has_features(config, augment):
+        parts = {name: features(model, part) for name, part in parts.items()}
+    return replace(examples, **parts)
+
+
+def features(model: Any, part: Any, batch_size: int = 250) -> tuple[Tensor, Tensor]:
+    """What the head of a model will see of every example, and the labels."""
+    import torch
+
+    from dpdt.methods.loader import count, take
+
+    model.eval()
+    rows, labels = [], []
+    with torch.no_grad():
+        for first in range(0, count(part), batch_size):
+            x, y = take(part, torch.arange(first, min(first + batch_size, count(part))))
+            rows.append(model.features(x))
+            labels.append(y)
+    return torch.cat(rows), torch.cat(labels)

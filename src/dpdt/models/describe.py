@@ -68,6 +68,16 @@ def cnn_side(side: int) -> int:
     return ((side - 2) // 2 - 4) // 2
 
 
+def scattered(shape: tuple[int, ...], pool: int) -> int:
+    """The number of scattering features: 81 a colour at every fourth pixel, pooled."""
+    return shape[0] * 81 * (shape[1] // (4 * pool)) * (shape[2] // (4 * pool))
+
+
+def scatter(shape: tuple[int, ...], classes: int, pool: int) -> list[Parameter]:
+    """A linear head on scattering features, which are fixed."""
+    return _linear("head", scattered(shape, pool), classes)
+
+
 def vit(
     shape: tuple[int, ...], classes: int, *, width: float, layers: int, patch: int
 ) -> list[Parameter]:

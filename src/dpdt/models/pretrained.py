@@ -19,7 +19,6 @@ from dpdt import data
 from dpdt.config import Model
 from dpdt.data import Facts
 from dpdt.errors import InputError
-from dpdt.methods.loader import count, take
 from dpdt.models.describe import GPT2, VIT_LAYERS
 
 
@@ -195,18 +194,6 @@ def encode(model: Model, texts: list[str]) -> dict[str, Tensor]:
         texts, truncation=True, padding="max_length", max_length=model.length, return_tensors="pt"
     )
     return {name: encoded[name] for name in ("input_ids", "attention_mask")}
-
-
-def features(model: Classifier, part: Any, batch_size: int = 256) -> tuple[Tensor, Tensor]:
-    """What the head will see of every example, and the labels."""
-    model.eval()
-    rows, labels = [], []
-    with torch.no_grad():
-        for first in range(0, count(part), batch_size):
-            x, y = take(part, torch.arange(first, min(first + batch_size, count(part))))
-            rows.append(model.features(x))
-            labels.append(y)
-    return torch.cat(rows), torch.cat(labels)
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpdt.accounting import ACCOUNTANTS
+from dpdt.accounting import judges
 from dpdt.accounting.paper import leak, mixture
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, Run, Setting
@@ -37,7 +37,7 @@ def over_epochs(ledger: Ledger, delta: float) -> dict[str, Any]:
         raise InputError("--figure: the run has no steps to draw")
     epochs = sorted({round(e) for e in np.geomspace(1, total, min(total, POINTS))})
     curves: dict[str, Any] = {"epochs": epochs}
-    for accountant in ACCOUNTANTS:
+    for accountant in judges(ledger):
         values = [accountant.guarantee(first_epochs(ledger, e), delta).epsilon for e in epochs]
         if any(math.isfinite(v) for v in values):
             curves[accountant.name] = [v if math.isfinite(v) else None for v in values]
@@ -46,9 +46,9 @@ def over_epochs(ledger: Ledger, delta: float) -> dict[str, Any]:
 
 def draw_over_epochs(ledger: Ledger, delta: float, path: Path) -> None:
     """Every accountant in one picture: valid ones solid, claims dashed."""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     curves = over_epochs(ledger, delta)
-    for accountant in ACCOUNTANTS:
+    for accountant in judges(ledger):
         if accountant.name in curves:
             valid = accountant.guarantee(ledger, delta).valid
             axes.plot(
@@ -60,7 +60,7 @@ def draw_over_epochs(ledger: Ledger, delta: float, path: Path) -> None:
     axes.set(xscale="log", yscale="log", xlabel="epochs", ylabel=f"ε at δ = {delta:g}")
     axes.legend()
     axes.grid(alpha=0.3)
-    _save(figure, path)
+    save(figure, path)
 
 
 # The parameters under the paper's figure of privacy over epochs. It gives the sensitivity, batch
@@ -112,7 +112,7 @@ def paper_contributions(epochs: int, adaptive: bool) -> list[float]:
 
 def draw_paper(path: Path, epochs: int = 60, fixed: int = 20) -> None:
     """The paper's two panels: ε_E over E, and each epoch's part for E = 20."""
-    figure, (left, right) = _figure(columns=2)
+    figure, (left, right) = new_figure(columns=2)
     for adaptive, name in ((False, "constant noise"), (True, "adaptive noise")):
         left.plot(range(1, epochs + 1), paper_losses(epochs, adaptive), label=name)
         right.plot(range(1, fixed + 1), paper_contributions(fixed, adaptive), label=name)
@@ -129,10 +129,10 @@ def draw_paper(path: Path, epochs: int = 60, fixed: int = 20) -> None:
         axes.legend()
         axes.grid(alpha=0.3)
     figure.suptitle("The paper's bound, which does not hold for a run with resets")
-    _save(figure, path)
+    save(figure, path)
 
 
-def _figure(columns: int = 1) -> tuple[Figure, Any]:
+def new_figure(columns: int = 1) -> tuple[Figure, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -142,7 +142,7 @@ def _figure(columns: int = 1) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     from matplotlib import pyplot
 
     try:

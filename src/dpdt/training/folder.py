@@ -52,6 +52,9 @@ class RunFolder:
         _append(self.path / "metrics.jsonl", public)
         _append(self.path / "private" / "metrics.jsonl", record)
 
+    def write_private(self, name: str, record: dict[str, Any]) -> None:
+        (self.path / "private" / name).write_text(json.dumps(record, indent=2), "utf-8")
+
     def save_model(self, model: Any) -> None:
         from safetensors.torch import save_model
 

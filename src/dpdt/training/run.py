@@ -11,14 +11,16 @@ from typing import Any
 
 from dpdt import data, models
 from dpdt.accounting import Privacy
+from dpdt.accounting.composition import Composition
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.config import Config, Method
 from dpdt.errors import InputError
 from dpdt.methods.dpdt import state_size
-from dpdt.methods.loop import Fitted, fit, prepare
+from dpdt.methods.loop import fit, prepare
 from dpdt.methods.loss import accuracy
 from dpdt.methods.memory import gigabytes
+from dpdt.methods.pate import PateEngine
 from dpdt.methods.plan import auxiliaries_of
 from dpdt.training.folder import RunFolder
 from dpdt.training.interrupt import Interrupt
@@ -52,33 +54,62 @@ class Outcome:
         }
 
 
-def run(
-    config: Config, path: Path, *, show_progress: bool = True, diagnose: bool = False
-) -> Outcome:
-    """Train as configured. An interrupt ends the run early but leaves its folder complete."""
+def load(config: Config) -> data.Examples:
+    """The examples of a configuration, as its model reads them."""
     facts = data.facts(config.data.name, config.data.limit)
     models.check(config.model, facts)
     loaded = data.load(config.data.name, config.data.limit)
     model = models.build(config.model, facts, config.train.seed)
-    learner, examples = models.learner(model, config.model, loaded, augment=config.train.augment)
+    return models.inputs(model, config.model, loaded, augment=config.train.augment)
+
+
+def run(
+    config: Config,
+    path: Path,
+    *,
+    show_progress: bool = True,
+    diagnose: bool = False,
+    examples: data.Examples | None = None,
+) -> Outcome:
+    """Train as configured. An interrupt ends the run early but leaves its folder complete.
+
+    `examples` are those of `load`, if they are at hand already.
+    """
+    facts = data.facts(config.data.name, config.data.limit)
+    public, examples = data.set_aside(examples or load(config), config.data.public)
+    model = models.build(config.model, facts, config.train.seed)
+    whole: Any = model
+    learner = whole.head if models.has_features(config.model, config.train.augment) else model
     if config.privacy.unit == "user" and examples.users is None:
         raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
     _say_size(config, sum(p.numel() for p in learner.parameters() if p.requires_grad), facts)
     # Everything that can be refused is refused here, before the folder exists.
     step, loader = prepare(
-        learner, examples.train, users=examples.users, using=config, diagnose=diagnose
+        learner,
+        examples.train,
+        users=examples.users,
+        public=public,
+        using=config,
+        diagnose=diagnose,
     )
     folder = RunFolder(path)
     folder.write_config(config)
     step.writer.open(folder.ledger)
     nonfinite, start = 0, time.perf_counter()
-    # Privacy-loss distributions take about a second: ten times a run is often enough to look.
+    # Privacy-loss distributions take time: ten looks a run, on a coarse grid, are enough.
     poisson = step.plan.header.sampling == "poisson"
     pause = math.ceil(config.train.epochs / 10) if poisson else 1
+    coarse = Composition(coarse=True)
     display = Display(loader.steps, config.train.epochs, show_progress)
 
     def on_epoch(record: dict[str, Any]) -> None:
-        epsilon = step.privacy().epsilon if record["epoch"] % pause == 0 else None
+        epsilon = None
+        if record["epoch"] % pause == 0:
+            epsilon = (
+                coarse.guarantee(step.writer.ledger, step.delta).epsilon
+                if poisson
+                else step.privacy().epsilon
+            )
         known = None if epsilon == math.inf else epsilon
         folder.metrics({**record, "epsilon": known, "seconds": time.perf_counter() - start})
         display.epoch(record["accuracy"], epsilon)
@@ -89,10 +120,10 @@ def run(
         display.step(batch.epoch, result.loss)
         interrupt.check()
 
-    fitted: Fitted | None = None
+    finished = False
     with display, Interrupt() as interrupt:
         try:
-            fitted = fit(
+            fit(
                 learner,
                 step,
                 loader,
@@ -100,9 +131,12 @@ def run(
                 on_epoch=on_epoch,
                 on_step=on_step,
             )
+            finished = True
         except KeyboardInterrupt:
-            step.writer.close()
+            pass  # the ledger is closed; what was done is told below
     folder.save_model(model)
+    if isinstance(step.engine, PateEngine):
+        folder.write_private("pate.json", step.engine.data_dependent(config.privacy.delta))
     ledger = step.writer.ledger
     return Outcome(
         run=path,
@@ -112,7 +146,7 @@ def run(
         seconds=time.perf_counter() - start,
         nonfinite=nonfinite,
         privacy=step.privacy(),
-        finished=fitted is not None,
+        finished=finished,
     )
 
 

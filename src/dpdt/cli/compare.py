@@ -1,0 +1,77 @@
+"""dpdt compare"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from dpdt import config
+from dpdt.cli import options
+from dpdt.errors import InputError
+
+
+def _epsilons(texts: tuple[str, ...]) -> list[float]:
+    try:
+        values = [float(part) for text in texts for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--epsilon: must be numbers such as 1,3,8, found {texts}") from None
+    for value in values:
+        if not 0 < value < float("inf"):
+            raise InputError(f"--epsilon: must be positive numbers, found {value}")
+    return values
+
+
+@click.command(epilog="Example: dpdt compare digits --methods dpdt,dpsgd --epsilon 1,3,8 --seeds 3")
+@click.argument("source", metavar="[PRESET|FILE]", default="digits")
+@options.overrides
+@click.option("--methods", help="Comma-separated; otherwise all that the data allow.")
+@click.option(
+    "--epsilon", "epsilons", multiple=True, help="Target ε, or several: 1,3,8. May be repeated."
+)
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder of the runs; continued if it exists."
+)
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw the trade-off to this file.")
+@options.as_json
+def command(
+    source: str,
+    overrides: tuple[str, ...],
+    methods: str | None,
+    epsilons: tuple[str, ...],
+    seeds: int,
+    out: Path | None,
+    figure: Path | None,
+    as_json: bool,
+) -> int:
+    """Compare methods on the same data at the same proven ε.
+
+    Every method takes the configuration's values for it (table peers). Each run has a folder below
+    --out (compare/NAME unless given); runs that are there already are not made again, so an
+    interrupted comparison continues. Accuracy is a mean over seeds ± standard deviation.
+    """
+    chosen = config.load(source, overrides)
+    targets = _epsilons(epsilons) or [chosen.privacy.epsilon or 3.0]
+    from dpdt.report.comparison import draw, table
+    from dpdt.training.compare import Interrupted, cells, compare
+
+    folder = out or Path("compare") / Path(source).stem
+    todo = cells(chosen, methods.split(",") if methods else (), targets, seeds)
+    try:
+        rows = compare(
+            source,
+            overrides,
+            todo,
+            folder,
+            announce=lambda text: click.echo(text, err=True),
+            show_progress=not as_json,
+        )
+    except Interrupted:
+        click.echo("dpdt: interrupted; the same command continues where it stopped", err=True)
+        return 130
+    if figure is not None:
+        draw(rows, figure)
+    click.echo(json.dumps({"rows": rows}) if as_json else table(rows))
+    return 0

@@ -1,0 +1,174 @@
+"""DP-SGD on Opacus: per-example gradients, clipped, summed, with noise."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.gradients import Loss
+from dpdt.algorithm.readiness import refuse_unready
+from dpdt.config import Dpsgd, Settings
+from dpdt.errors import InputError
+from dpdt.methods.loss import default_loss
+from dpdt.methods.plain import optimizer, restore, saved
+from dpdt.methods.plan import Plan
+from dpdt.noise import Randomness
+
+PHYSICAL = 512  # examples whose gradients are held at once
+GHOST = 8192  # examples at once where gradients are not written out
+
+
+def _opacus() -> Any:
+    try:
+        import opacus.grad_sample
+        import opacus.optimizers
+        import opacus.utils.fast_gradient_clipping_utils
+    except ImportError:
+        raise InputError(
+            "method.name: dpsgd needs opacus, which is not installed; pip install 'dpdt[peers]'"
+        ) from None
+    return opacus
+
+
+class DpsgdEngine:
+    """One Opacus step for each Poisson batch; batches may be empty, then only noise is added.
+
+    Guarantees: an example's contribution has norm at most `clip` in all three ways of clipping. Per
+    layer each of L tensors is clipped to clip/√L; automatically, g becomes g·clip/(‖g‖ + γ).
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, method: Dpsgd, *, multiplier: float, expected: int,
+        noise: Randomness, seed: int,
+    ):  # fmt: skip
+        refuse_unready(model)
+        opacus = _opacus()
+        self.model, self.loss, self.method, self.seed = model, loss, method, seed
+        self.steps = 0
+        layers = [m for m in model.modules() if next(m.parameters(False), None) is not None]
+        # A few linear layers are faster without their gradients being written out.
+        self.ghost = (
+            loss is default_loss
+            and method.clipping == "flat"
+            and all(type(m) is nn.Linear for m in layers)
+        )
+        trained = [p for p in model.parameters() if p.requires_grad]
+        self.generator = torch.Generator().manual_seed(int(noise.choices(1, 2**62)[0]))
+        kind: Any = opacus.optimizers.DPOptimizer
+        clip: float | list[float] = method.clip
+        if self.ghost:
+            kind = opacus.optimizers.DPOptimizerFastGradientClipping
+            self.samples = opacus.grad_sample.GradSampleModuleFastGradientClipping(
+                model, max_grad_norm=method.clip, use_ghost_clipping=True
+            )
+        else:
+            self.samples = opacus.grad_sample.GradSampleModule(model)
+        if method.clipping == "layer":
+            kind = opacus.optimizers.DPPerLayerOptimizer
+            clip = [method.clip / math.sqrt(len(trained))] * len(trained)
+        elif method.clipping == "automatic":
+            kind = automatic(opacus.optimizers.DPOptimizer, method.stability)
+        self.optimizer = kind(
+            optimizer(
+                method.optimizer,
+                trained,
+                lr=method.lr,
+                momentum=method.momentum,
+                weight_decay=method.weight_decay,
+            ),
+            noise_multiplier=multiplier,
+            max_grad_norm=clip,
+            expected_batch_size=expected,
+            generator=self.generator,
+        )
+        if self.ghost:
+            self.criterion = opacus.utils.fast_gradient_clipping_utils.DPLossFastGradientClipping(
+                self.samples, self.optimizer, nn.CrossEntropyLoss()
+            )
+
+    def step(self, batch: Batch) -> StepResult:
+        number = len(batch.sizes)
+        total, size = 0.0, GHOST if self.ghost else PHYSICAL
+        starts = range(0, max(1, number), size)
+        for first in starts:
+            last = min(first + size, number)
+            self.optimizer.zero_grad()
+            if number:
+                total += self._differentiate(batch.slice(first, last)) * (last - first)
+            else:
+                for p in self.optimizer.params:
+                    p.grad = torch.zeros_like(p)
+                    p.grad_sample = torch.zeros(0, *p.shape, dtype=p.dtype)
+            self.optimizer.signal_skip_step(do_skip=first != starts[-1])
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps += 1
+        return StepResult(loss=total / max(1, number), nonfinite=0)
+
+    def _differentiate(self, data: Any) -> float:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(hash((self.seed, self.steps)) % 2**63)
+            if self.ghost:
+                loss = self.criterion(self.samples(data[0]), data[1])
+            else:
+                loss = self.loss(self.samples, data)
+            with warnings.catch_warnings():  # about inputs that need no gradient, as usual
+                warnings.simplefilter("ignore")
+                loss.backward()
+        return float(loss.item())
+
+    def finish(self) -> None:
+        """The model is as it is to be released."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **saved(self.model, self.optimizer.original_optimizer, self.steps),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = restore(self.model, self.optimizer.original_optimizer, state)
+        self.generator.set_state(state["generator"])
+
+
+def automatic(base: Any, stability: float) -> type:
+    """Opacus' optimizer with automatic clipping (Bu et al. 2023): every gradient is normalised."""
+
+    class AutomaticClipping(base):  # type: ignore[misc]
+        max_grad_norm: float
+
+        def clip_and_accumulate(self) -> None:
+            flat = [g.flatten(1).norm(2, dim=-1) for g in self.grad_samples]
+            norms = torch.stack(flat, dim=1).norm(2, dim=1)
+            factor = self.max_grad_norm / (norms + stability)
+            for p in self.params:
+                p.grad_sample = torch.einsum("i,i...->i...", factor, p.grad_sample)
+            limit, self.max_grad_norm = self.max_grad_norm, math.inf
+            super().clip_and_accumulate()  # sums; nothing is left to clip
+            self.max_grad_norm = limit
+
+    return AutomaticClipping
+
+
+def engine(
+    model: nn.Module, loss: Loss, using: Settings, decided: Plan, *, noise: Randomness, **_: Any
+) -> DpsgdEngine:
+    """DP-SGD as one of the methods."""
+    assert isinstance(using.method, Dpsgd)
+    setting = decided.at(0)
+    expected = decided.header.auxiliaries
+    return DpsgdEngine(
+        model,
+        loss,
+        using.method,
+        multiplier=setting.noise[0] * expected / setting.clip[0],
+        expected=expected,
+        noise=noise,
+        seed=using.train.seed,
+    )

@@ -1,0 +1,152 @@
+"""PATE: teachers on disjoint shards vote on public examples, a student learns from noisy winners.
+
+Confident GNMax: a query is answered only if the winner's votes, with noise, reach a threshold. The
+student sees public examples and answers alone, so its training costs nothing more.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpdt.accounting import pate as votes
+from dpdt.algorithm.batch import Batch, Data
+from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.gradients import Loss
+from dpdt.config import Pate, Settings
+from dpdt.methods.loader import count, take
+from dpdt.methods.plain import optimizer
+from dpdt.methods.plan import Plan
+from dpdt.noise import Randomness
+
+
+class PateEngine:
+    """A step trains one teacher, then one query at a time is answered or not; last, the student.
+
+    Guarantees: each private example is seen by one teacher, and leaves a trace only in its votes;
+    no more than `answers` queries are answered.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, using: Settings, method: Pate, plan: Plan,
+        public: Tensor, *, noise: Randomness,
+    ):  # fmt: skip
+        self.model, self.loss, self.method, self.plan = model, loss, method, plan
+        self.public, self.noise, self.train = public, noise, using.train
+        self.steps = 0
+        self.start = copy.deepcopy(model)
+        with torch.no_grad():
+            classes = model(public[:1]).shape[-1]
+        self.queries = plan.steps - method.teachers
+        self.limit = sum(n for s, n in plan.settings if s.clip[1])  # answers that are paid for
+        self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
+        self.answers: dict[int, int] = {}
+
+    def step(self, batch: Batch) -> StepResult:
+        query = self.steps - self.method.teachers
+        loss = 0.0
+        if query < 0:
+            loss = self._teach(batch.data, bool(batch.sizes))
+        elif len(self.answers) < self.limit:
+            self._ask(query)
+        self.steps += 1
+        if self.steps == self.plan.steps:
+            loss = self._study()
+        return StepResult(loss=loss, nonfinite=0)
+
+    def _teach(self, shard: Data, some: bool) -> float:
+        """Train a teacher on its shard and take its votes; an empty shard has an untaught one."""
+        teacher = copy.deepcopy(self.start)
+        loss = self._fit(teacher, shard, self.method.teacher_epochs, self.steps) if some else 0.0
+        with torch.no_grad():
+            winners = teacher(self.public[: self.queries]).argmax(-1)
+        self.counts[torch.arange(len(winners)), winners] += 1.0
+        return loss
+
+    def _ask(self, query: int) -> None:
+        """Confident GNMax on one public example."""
+        sigma = self.plan.at(self.steps).noise
+        draws = [self.noise.gaussian(n, torch.float64, torch.device("cpu")) for n in
+                 (1, self.counts.shape[1])]  # fmt: skip
+        enough = self.method.threshold * self.method.teachers
+        if float(self.counts[query].max() + sigma[0] * draws[0]) >= enough:
+            self.answers[query] = int((self.counts[query] + sigma[1] * draws[1]).argmax())
+
+    def _study(self) -> float:
+        """Train the student on what was answered."""
+        if not self.answers:
+            return 0.0
+        chosen = torch.tensor(list(self.answers))
+        labels = torch.tensor(list(self.answers.values()))
+        return self._fit(
+            self.model, (take(self.public, chosen), labels), self.train.epochs, self.steps
+        )
+
+    def _fit(self, model: nn.Module, data: Data, epochs: int, number: int) -> float:
+        """Plain training; returns the last loss."""
+        method, generator = self.method, torch.Generator()
+        generator.manual_seed(hash((self.train.seed, number)) % 2**63)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        chosen = optimizer(
+            method.optimizer,
+            trained,
+            lr=method.lr,
+            momentum=method.momentum,
+            weight_decay=method.weight_decay,
+        )
+        size, last = min(self.train.batch_size, 64), 0.0
+        for _ in range(epochs):
+            order = torch.randperm(count(data), generator=generator)
+            for part in torch.split(order, size):
+                chosen.zero_grad()
+                loss = self.loss(model, take(data, part))
+                loss.backward()  # type: ignore[no-untyped-call]
+                chosen.step()
+                last = float(loss.detach())
+        return last
+
+    def data_dependent(self, delta: float) -> dict[str, Any]:
+        """What the votes cost given how they fell. Private: it must not be published."""
+        first, second = self.plan.at(self.method.teachers).noise
+        given: dict[str, Any] = {
+            "queries": self.queries,
+            "answered": [self.counts[q].tolist() for q in self.answers],
+            "noise": second,
+            "threshold_noise": first,
+            "delta": delta,
+        }
+        return {
+            "caveat": "computed from private votes: itself private, not to be published",
+            "epsilon_data_dependent": votes.epsilon(**given, data_dependent=True),
+            "epsilon_data_independent": votes.epsilon(**given, data_dependent=False),
+            "answered": len(self.answers),
+        }
+
+    def finish(self) -> None:
+        """The model is as it is to be released."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "counts": self.counts.clone(),
+            "answers": dict(self.answers),
+            "noise": self.noise.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.answers = state["steps"], dict(state["answers"])
+        self.counts.copy_(state["counts"])
+        self.noise.load_state_dict(state["noise"])
+
+
+def engine(
+    model: nn.Module, loss: Loss, using: Settings, decided: Plan, *, noise: Randomness,
+    public: Any, **_: Any,
+) -> PateEngine:  # fmt: skip
+    """PATE as one of the methods; refused without public examples."""
+    method = using.method
+    assert isinstance(method, Pate)
+    return PateEngine(model, loss, using, method, decided, public, noise=noise)

@@ -1,0 +1,51 @@
+"""The trade-off between privacy and accuracy, as a table and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dpdt.report.privacy import new_figure, save
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as text."""
+    lines = [
+        f"{'method':8} {'target ε':>8} {'accuracy':>18} {'proven ε':>9} {'claimed ε':>9} "
+        f"{'seconds':>8} {'peak MB':>8}"
+    ]
+    for row in rows:
+        spread = row["accuracy_spread"]
+        accuracy = f"{row['accuracy_mean']:.4f}" + ("" if spread is None else f" ± {spread:.4f}")
+        lines.append(
+            f"{row['method']:8} {_number(row['target_epsilon'], '-'):>8} {accuracy:>18} "
+            f"{_number(row['proven_epsilon'], '∞'):>9} {_number(row['claimed_epsilon'], '-'):>9} "
+            f"{row['seconds']:8.1f} {row['peak_memory_mb']:8d}"
+        )
+    return "\n".join(lines)
+
+
+def _number(x: float | None, otherwise: str) -> str:
+    return otherwise if x is None else f"{x:.4g}"
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Accuracy over proven ε, a line for each method; plain training as a level."""
+    figure, axes = new_figure()
+    for method in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == method]
+        known = [row for row in mine if row["proven_epsilon"] is not None]
+        if not known:
+            axes.axhline(mine[0]["accuracy_mean"], color="grey", linestyle=":", label=method)
+            continue
+        axes.errorbar(
+            [row["proven_epsilon"] for row in known],
+            [row["accuracy_mean"] for row in known],
+            [row["accuracy_spread"] or 0.0 for row in known],
+            marker="o",
+            capsize=3,
+            label=method,
+        )
+    axes.set(xscale="log", xlabel="proven ε", ylabel="accuracy on held-out examples")
+    axes.legend()
+    save(figure, path)

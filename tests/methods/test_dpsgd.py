@@ -1,0 +1,147 @@
+"""DP-SGD: the step that its definition says, by Opacus."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dpdt.algorithm.batch import Batch
+from dpdt.errors import InputError
+from dpdt.methods.loop import prepare, train
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def examples(n=30):
+    torch.manual_seed(1)
+    return torch.randn(n, 4), torch.randint(0, 3, (n,))
+
+
+def by_hand(net, x, y, clipping, clip, expected, stability=0.01):
+    """The mean of clipped gradients, one example at a time."""
+    parameters = list(net.parameters())
+    total = [torch.zeros_like(p) for p in parameters]
+    for i in range(len(x)):
+        g = torch.autograd.grad(F.cross_entropy(net(x[i : i + 1]), y[i : i + 1]), parameters)
+        norm = torch.stack([t.norm() for t in g]).norm()
+        for s, t in zip(total, g, strict=True):
+            if clipping == "flat":
+                s += t * min(1.0, clip / float(norm))
+            elif clipping == "layer":
+                s += t * min(1.0, clip / math.sqrt(len(g)) / float(t.norm()))
+            else:
+                s += t * clip / (float(norm) + stability)
+    return [s / expected for s in total]
+
+
+@pytest.mark.parametrize("clipping", ["flat", "layer", "automatic"])
+@pytest.mark.parametrize("own_loss", [True, False])
+def test_a_step_without_noise_is_the_definition(clipping, own_loss):
+    """Also where a loss of the user's own keeps Opacus from ghost clipping."""
+    net, (x, y) = model(), examples()
+    loss = {"loss": lambda m, b: F.cross_entropy(m(b[0]), b[1])} if own_loss else {}
+    step, _ = prepare(
+        net, (x, y), method="dpsgd", clipping=clipping, clip=0.3, noise=0.0, lr=0.5, momentum=0.0,
+        batch_size=20, **loss,
+    )  # fmt: skip
+    assert step.engine.ghost == (clipping == "flat" and not own_loss)
+    before = [p.detach().clone() for p in net.parameters()]
+    expected = by_hand(model(), x[:25], y[:25], clipping, 0.3, 20)
+    step(Batch(step=0, epoch=0, data=(x[:25], y[:25]), sizes=(1,) * 25))
+    for p, b, g in zip(net.parameters(), before, expected, strict=True):
+        torch.testing.assert_close(p.detach(), b - 0.5 * g, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("clipping", ["flat", "layer", "automatic"])
+def test_an_empty_batch_still_gets_its_noise(clipping):
+    """And the noise has the scale that was accounted: multiplier × clip over the expected size."""
+    torch.manual_seed(0)
+    net = nn.Linear(100, 100)
+    x, y = torch.randn(30, 100), torch.randint(0, 100, (30,))
+    step, _ = prepare(
+        net, (x, y), method="dpsgd", clipping=clipping, clip=0.5, noise=3.0, lr=1.0, momentum=0.0,
+        batch_size=10,
+    )  # fmt: skip
+    before = net.weight.detach().clone()
+    step(Batch(step=0, epoch=0, data=(x[:0], y[:0]), sizes=()))
+    moved = (net.weight.detach() - before).std()
+    assert float(moved) == pytest.approx(3.0 * 0.5 / 10, rel=0.05)
+
+
+def test_large_batches_are_taken_in_parts(monkeypatch):
+    from dpdt.methods import dpsgd
+
+    results = []
+    for size in (7, 1000):
+        monkeypatch.setattr(dpsgd, "PHYSICAL", size)
+        monkeypatch.setattr(dpsgd, "GHOST", size)
+        net, (x, y) = model(), examples()
+        step, _ = prepare(net, (x, y), method="dpsgd", clip=0.3, noise=0.0, batch_size=20)
+        step(Batch(step=0, epoch=0, data=(x, y), sizes=(1,) * 30))
+        results.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
+
+
+def test_it_is_accounted_by_privacy_loss_distributions():
+    """A run of 30 steps at q = 0.1 and multiplier 1.2, against dp-accounting itself."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    net, data = model(), examples(200)
+    step, loader = prepare(
+        net, data, method="dpsgd", clip=0.7, noise=1.2, batch_size=20, epochs=3, lr=0.1
+    )
+    for batch in loader:
+        step(batch)
+    reference = PLDAccountant().compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.2)), 30)
+    privacy = step.privacy()
+    assert privacy.epsilon == pytest.approx(reference.get_epsilon(1e-5), rel=1e-3)
+    assert (privacy.relation, privacy.unit) == ("add-remove", "example")
+    assert [g.accountant for g in privacy.guarantees] == ["composition"]
+
+
+def test_a_target_is_met():
+    result = train(model(), examples(100), method="dpsgd", epsilon=2.0, batch_size=50, epochs=2)
+    assert 1.99 < result.privacy.epsilon <= 2.0
+
+
+def test_state_continues_bit_for_bit():
+    x, y = examples()
+    batches = [Batch(step=i, epoch=0, data=(x, y), sizes=(1,) * 30) for i in range(4)]
+    options = {"method": "dpsgd", "noise": 1.0, "batch_size": 15, "momentum": 0.9, "epochs": 2}
+    net = model()
+    step, _ = prepare(net, (x, y), **options)
+    step.engine.step(batches[0])
+    state = step.engine.state_dict()
+    step.engine.step(batches[1])
+    other = model(seed=5)
+    second, _ = prepare(other, (x, y), **options)
+    second.engine.load_state_dict(state)
+    second.engine.step(batches[1])
+    for a, b in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"method.noise: missing"),
+        ({"noise": 1.0, "unit": "user"}, r"privacy.unit: dpsgd protects single examples"),
+        ({"noise": 1.0, "relation": "replace-one"}, r"privacy.relation: dpsgd is accounted under"),
+        ({"noise": 1.0, "memory": "none"}, r"memory: no such setting"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        train(model(), examples(), method="dpsgd", batch_size=10, **options)
+
+
+def test_batch_norm_is_refused():
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    with pytest.raises(InputError, match="BatchNorm"):
+        train(net, examples(), method="dpsgd", noise=1.0, batch_size=10)

@@ -1,0 +1,128 @@
+"""Gradient embedding perturbation, against its definition."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dpdt.algorithm.batch import Batch
+from dpdt.errors import InputError
+from dpdt.methods.loop import prepare, train
+
+X, Y = torch.randn(40, 5), torch.randint(0, 3, (40,))
+PUBLIC = torch.randn(50, 5)
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Linear(5, 3)
+
+
+def gep(net, **options):
+    defaults = {"noise": 0.0, "lr": 0.5, "momentum": 0.0, "batch_size": 40, "directions": 6}
+    return prepare(net, (X, Y), method="gep", public=PUBLIC, **{**defaults, **options})[0]
+
+
+def all_of_them():
+    return Batch(step=0, epoch=0, data=(X, Y), sizes=(1,) * len(X))
+
+
+def clipped_mean(net, clip):
+    total = [torch.zeros_like(p) for p in net.parameters()]
+    for i in range(len(X)):
+        g = torch.autograd.grad(F.cross_entropy(net(X[i : i + 1]), Y[i : i + 1]), net.parameters())
+        factor = min(1.0, clip / float(torch.stack([t.norm() for t in g]).norm()))
+        for s, t in zip(total, g, strict=True):
+            s += t * factor
+    return [s / len(X) for s in total]
+
+
+def moved(net, step):
+    before = [p.detach().clone() for p in net.parameters()]
+    step(all_of_them())
+    return [(b - p.detach()) / 0.5 for p, b in zip(net.parameters(), before, strict=True)]
+
+
+def test_with_a_full_basis_and_no_noise_it_is_the_mean_of_clipped_gradients():
+    """18 parameters, of which softmax leaves 12 free: 18 directions hold every gradient."""
+    net = linear()
+    expected = clipped_mean(linear(), 0.4)
+    for ours, theirs in zip(moved(net, gep(net, clip=0.4, directions=18)), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_embedding_and_residual_add_up_to_the_gradient():
+    net = linear()
+    expected = clipped_mean(linear(), 1e6)
+    step = gep(net, clip=1e6, residual_clip=1e6, directions=4, groups=2)
+    for ours, theirs in zip(moved(net, step), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_the_basis_is_orthonormal_and_public():
+    net = linear()
+    step = gep(net, groups=2)
+    for b in step.engine.basis():
+        torch.testing.assert_close(b @ b.t(), torch.eye(len(b)), rtol=1e-4, atol=1e-5)
+    before = step.engine.basis()
+    other = prepare(
+        linear(), (X + 5.0, Y), method="gep", public=PUBLIC, noise=0.0, batch_size=40,
+        directions=6, groups=2,
+    )[0]  # fmt: skip
+    for a, b in zip(before, other.engine.basis(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_each_contribution_is_bounded_in_both_parts():
+    net = linear()
+    step = gep(net, clip=0.01, residual_clip=0.002, directions=3)
+    total = torch.cat([t.flatten() for t in moved(net, step)])
+    basis = step.engine.basis()  # at the new θ: recompute the old one
+    assert len(basis[0]) == 3
+    assert float(total.norm()) <= 0.01 + 0.002
+
+
+def test_noise_has_the_scale_that_is_accounted():
+    torch.manual_seed(0)
+    net = nn.Linear(200, 50)
+    public, x = torch.randn(20, 200), torch.randn(10, 200)
+    step, _ = prepare(
+        net, (x, torch.zeros(10, dtype=torch.long)), method="gep", public=public, noise=2.0,
+        clip=1.0, residual_clip=0.3, lr=1.0, momentum=0.0, batch_size=10, directions=5,
+    )  # fmt: skip
+    before = net.weight.detach().clone()
+    empty = Batch(step=0, epoch=0, data=(x[:0], torch.zeros(0, dtype=torch.long)), sizes=())
+    step(empty)
+    # the residual's noise fills all 10,000 directions, the embedding's only five
+    assert float((net.weight.detach() - before).std()) == pytest.approx(2.0 * 0.3 / 10, rel=0.1)
+    setting = step.plan.at(0)
+    assert setting.noise == pytest.approx((0.2, 0.06))
+
+
+def test_both_parts_are_accounted_jointly():
+    """Two mechanisms with multiplier m are one with m/√2."""
+    gep_step = gep(linear(), noise=2.0, batch_size=10, epochs=5)
+    sgd, _ = prepare(linear(), (X, Y), method="dpsgd", noise=2.0 / 2**0.5, batch_size=10, epochs=5)
+    from dpdt.accounting import account
+
+    ours, theirs = (account(s.plan.ledger(), 1e-5).epsilon for s in (gep_step, sgd))
+    assert ours == pytest.approx(theirs, rel=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_counts_as_nothing():
+    net = linear()
+    step = gep(net)
+    x = X.clone()
+    x[3] = torch.inf
+    result = step(Batch(step=0, epoch=0, data=(x, Y), sizes=(1,) * 40))
+    assert result.nonfinite == 1
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+
+
+def test_without_public_examples_it_is_refused():
+    with pytest.raises(InputError, match=r"data.public: gep needs public examples"):
+        train(linear(), (X, Y), method="gep", noise=1.0, batch_size=10)
+    with pytest.raises(InputError, match=r"method.directions: 50 public examples span at most 18"):
+        gep(linear(), directions=60)
+    with pytest.raises(InputError, match=r"method.groups: the model has 2 tensors"):
+        gep(linear(), groups=3)
