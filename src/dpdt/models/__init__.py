@@ -135,10 +135,14 @@ def features(model: Any, part: Any, batch_size: int = 250) -> tuple[Tensor, Tens
     from dpdt.methods.loader import count, take
 
     model.eval()
+    order = torch.arange(count(part))
+    if isinstance(part, tuple) and isinstance(part[0], dict):  # texts of like length together
+        order = part[0]["attention_mask"].sum(1).argsort()
     rows, labels = [], []
     with torch.no_grad():
-        for first in range(0, count(part), batch_size):
-            x, y = take(part, torch.arange(first, min(first + batch_size, count(part))))
+        for chosen in torch.split(order, batch_size):
+            x, y = take(part, chosen)
             rows.append(model.features(x))
             labels.append(y)
-    return torch.cat(rows), torch.cat(labels)
+    back = order.argsort()
+    return torch.cat(rows)[back], torch.cat(labels)[back]
