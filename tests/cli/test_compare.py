@@ -1,0 +1,90 @@
+"""dpdt compare, as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SETS = ["train.epochs=2", "data.limit=300", "train.batch_size=100", "data.public=60"]
+
+
+def dpdt(*arguments, cwd):
+    sets = [a for s in SETS for a in ("--set", s)]
+    command = [sys.executable, "-m", "dpdt", "compare", "digits", *sets, *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=os.environ)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    arguments = ["--epsilon", "2,8", "--seeds", "2", "--out", "c", "--figure", "f.png", "--json"]
+    done = dpdt(*arguments, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)["rows"], arguments
+
+
+def test_every_method_has_its_rows(compared):
+    folder, rows, _ = compared
+    targets = {(r["method"], r["target_epsilon"]) for r in rows}
+    private = {(m, e) for m in ("dpdt", "dpsgd", "gep", "pate") for e in (2.0, 8.0)}
+    assert targets == private | {("plain", None)}
+    for row in rows:
+        assert set(row) == {
+            "method", "target_epsilon", "accuracy_mean", "accuracy_spread", "seeds",
+            "proven_epsilon", "claimed_epsilon", "seconds", "peak_memory_mb",
+        }  # fmt: skip
+        assert row["seeds"] == 2
+        assert row["peak_memory_mb"] > 50
+        if row["method"] != "plain":
+            assert 0.98 * row["target_epsilon"] < row["proven_epsilon"] <= row["target_epsilon"]
+        assert row["claimed_epsilon"] is None  # nothing is claimed under Poisson sampling
+    assert (folder / "f.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_all_methods_are_judged_under_one_relation(compared):
+    folder, _, _ = compared
+    for result in (folder / "c").glob("*/result.json"):
+        privacy = json.loads(result.read_text())["privacy"]
+        if not result.parent.name.startswith("plain"):
+            assert (privacy["unit"], privacy["relation"]) == ("example", "add-remove")
+
+
+def test_what_depends_on_votes_is_kept_private(compared):
+    folder, _, _ = compared
+    told = json.loads((folder / "c" / "pate-8-0" / "private" / "pate.json").read_text())
+    assert "not to be published" in told["caveat"]
+
+
+def test_it_continues_where_it_stopped(compared):
+    folder, rows, arguments = compared
+    lost = folder / "c" / "dpdt-2-1"
+    before = json.loads((folder / "c" / "dpdt-2-0" / "result.json").read_text())
+    (lost / "result.json").unlink()  # as if it had been interrupted
+    again = dpdt(*arguments, cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("seed") == 1
+    assert before == json.loads((folder / "c" / "dpdt-2-0" / "result.json").read_text())
+    assert len(json.loads(again.stdout)["rows"]) == len(rows)
+    other = dpdt(*arguments, "--set", "train.epochs=3", cwd=folder)
+    assert other.returncode == 2
+    assert "was run with other settings; choose a new folder" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "dpdt,sgd"], "--methods: must be among dpdt, dpsgd, gep, pate, plain"),
+        (["--epsilon", "one"], "--epsilon: must be numbers such as 1,3,8"),
+        (["--epsilon", "-1"], "--epsilon: must be positive numbers"),
+        (["--methods", "pate", "--set", "data.public=0"], "data.public: pate needs public"),
+        (["--set", "data.public=400"], "data.public: must leave some of the 360 held-out"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, arguments, message):
+    done = dpdt(*arguments, "--seeds", "1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
