@@ -34,6 +34,7 @@ from dpdt.noise import Randomness
 CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough for the cache
 GROUPS = 64  # partial sums of a step, each computed by one thread
 EXAMPLES = 512  # examples that are differentiated at once when vectorised
+LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
 OUTER = 8192  # examples of a linear head at once
 
 
@@ -171,7 +172,8 @@ class Engine:
             chunks[i * len(chunks) // GROUPS : (i + 1) * len(chunks) // GROUPS]
             for i in range(GROUPS)
         ]
-        parallel = not size and self.random is False and layout.device.type == "cpu"
+        small = max(batch.sizes, default=0) <= LANE
+        parallel = not size and small and self.random is False and layout.device.type == "cpu"
         losses = torch.zeros(number)
         total = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
         tally = Tally()

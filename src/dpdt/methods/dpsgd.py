@@ -75,13 +75,7 @@ class DpsgdEngine:
         elif method.clipping == "automatic":
             kind = automatic(opacus.optimizers.DPOptimizer, method.stability)
         self.optimizer = kind(
-            optimizer(
-                method.optimizer,
-                trained,
-                lr=method.lr,
-                momentum=method.momentum,
-                weight_decay=method.weight_decay,
-            ),
+            optimizer(method, trained),
             noise_multiplier=multiplier,
             max_grad_norm=clip,
             expected_batch_size=expected,

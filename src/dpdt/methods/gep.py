@@ -60,13 +60,7 @@ class GepEngine:
                 f"{method.directions}"
             )
         trained = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = optimizer(
-            method.optimizer,
-            trained,
-            lr=method.lr,
-            momentum=method.momentum,
-            weight_decay=method.weight_decay,
-        )
+        self.optimizer = optimizer(method, trained)
 
     def step(self, batch: Batch) -> StepResult:
         setting, layout = self.plan.at(self.steps), self.layout

@@ -90,13 +90,7 @@ class PateEngine:
         method, generator = self.method, torch.Generator()
         generator.manual_seed(hash((self.train.seed, number)) % 2**63)
         trained = [p for p in model.parameters() if p.requires_grad]
-        chosen = optimizer(
-            method.optimizer,
-            trained,
-            lr=method.lr,
-            momentum=method.momentum,
-            weight_decay=method.weight_decay,
-        )
+        chosen = optimizer(method, trained)
         size, last = min(self.train.batch_size, 64), 0.0
         for _ in range(epochs):
             order = torch.randperm(count(data), generator=generator)

@@ -12,17 +12,18 @@ from torch import nn
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
-from dpdt.config import Plain, Settings
+from dpdt.config import Dpsgd, Gep, Pate, Plain, Settings
 from dpdt.methods.plan import Plan
 
 
 def optimizer(
-    name: str, parameters: list[nn.Parameter], *, lr: float, momentum: float, weight_decay: float
+    method: Plain | Dpsgd | Gep | Pate, parameters: list[nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """SGD or AdamW."""
-    if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
-    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    """SGD or AdamW, as a method's settings say."""
+    lr, decay = method.lr, method.weight_decay
+    if method.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=decay)
+    return torch.optim.SGD(parameters, lr=lr, momentum=method.momentum, weight_decay=decay)
 
 
 class PlainEngine:
@@ -32,13 +33,7 @@ class PlainEngine:
         self.model, self.loss, self.method, self.seed = model, loss, method, seed
         self.total, self.steps = steps, 0
         trained = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = optimizer(
-            method.optimizer,
-            trained,
-            lr=method.lr,
-            momentum=method.momentum,
-            weight_decay=method.weight_decay,
-        )
+        self.optimizer = optimizer(method, trained)
 
     def step(self, batch: Batch) -> StepResult:
         for group in self.optimizer.param_groups:
