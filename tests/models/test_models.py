@@ -74,6 +74,7 @@ def test_the_small_cnn_is_the_published_one():
         (Model(name="resnet18", trained="lora"), "cifar10", r"model.trained: 'lora' is for"),
         (Model(name="vit-small", patch=7), "cifar10", r"model.patch: must divide .* 32, found 7"),
         (Model(name="vit-small", width=0.33, patch=8), "cifar10", r"model.width: .* heads"),
+        (Model(name="gpt2"), "sst2", r"model.name: 'gpt2' is not here; .* model.pretrained"),
         (Model(name="nosuch"), "sst2", r"model.name: 'nosuch' is neither .* nothing is downloaded"),
     ],
 )

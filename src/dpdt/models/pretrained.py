@@ -74,6 +74,11 @@ def _folder(name: str, key: str) -> Path:
     for path in (Path(name).expanduser(), data.folder() / name):
         if path.is_dir():
             return path
+    if name in GPT2:
+        raise InputError(
+            f"{key}: {name!r} is not here; put its folder in transformers format into "
+            f"{data.folder()}, or use model.pretrained = false with a model.tokenizer"
+        )
     raise InputError(
         f"{key}: {name!r} is neither a model of ours, nor a folder, nor a folder in "
         f"{data.folder()}; nothing is downloaded, so put a model in transformers format there"

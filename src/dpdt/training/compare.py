@@ -16,6 +16,7 @@ from dpdt import config
 from dpdt.config import Config
 from dpdt.data import Examples
 from dpdt.errors import InputError
+from dpdt.training.folder import is_run
 from dpdt.training.run import load, run
 
 RESULT = "result.json"
@@ -80,7 +81,8 @@ def compare(
     for number, cell in enumerate(todo, start=1):
         folder, settings = out / cell.folder, chosen[cell]
         if not (folder / RESULT).is_file():
-            shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run left
+            if is_run(str(folder)):
+                shutil.rmtree(folder)  # what an interrupted run left
             target = "" if cell.epsilon is None else f" at ε = {cell.epsilon:g}"
             announce(f"{number}/{len(todo)} {cell.method}{target}, seed {cell.seed}")
             key = (settings.data, settings.model, settings.train.augment)
