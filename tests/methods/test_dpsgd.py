@@ -73,6 +73,25 @@ def test_an_empty_batch_still_gets_its_noise(clipping):
     assert float(moved) == pytest.approx(3.0 * 0.5 / 10, rel=0.05)
 
 
+@pytest.mark.parametrize("clipping", ["flat", "layer", "automatic"])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_an_example_that_is_not_finite_counts_as_nothing(clipping, value):
+    """Otherwise a single example could make the model NaN, which everybody would see."""
+    x, y = examples()
+    x[3, 1] = value
+    rest = [i for i in range(30) if i != 3]
+    results = []
+    for chosen in (list(range(30)), rest):
+        net = model()
+        step, _ = prepare(net, (x, y), method="dpsgd", clipping=clipping, noise=0.0, batch_size=20)
+        data = (x[chosen], y[chosen])
+        seen = step(Batch(step=0, epoch=0, data=data, sizes=(1,) * len(chosen)))
+        assert seen.nonfinite == (3 in chosen)
+        results.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+    assert torch.isfinite(results[0]).all()
+    torch.testing.assert_close(*results)
+
+
 def test_large_batches_are_taken_in_parts(monkeypatch):
     from dpdt.methods import dpsgd
 

@@ -15,6 +15,7 @@ from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.readiness import refuse_unready
 from dpdt.config import Dpsgd, Settings
 from dpdt.errors import InputError
+from dpdt.methods.loader import count
 from dpdt.methods.loss import default_loss
 from dpdt.methods.plain import optimizer, restore, saved
 from dpdt.methods.plan import Plan
@@ -40,7 +41,8 @@ class DpsgdEngine:
     """One Opacus step for each Poisson batch; batches may be empty, then only noise is added.
 
     Guarantees: an example's contribution has norm at most `clip` in all three ways of clipping. Per
-    layer each of L tensors is clipped to clip/√L; automatically, g becomes g·clip/(‖g‖ + γ).
+    layer each of L tensors is clipped to clip/√L; automatically, g becomes g·clip/(‖g‖ + γ). An
+    example whose gradient is not finite contributes 0; Opacus alone would make the model NaN.
     """
 
     def __init__(
@@ -88,22 +90,27 @@ class DpsgdEngine:
 
     def step(self, batch: Batch) -> StepResult:
         number = len(batch.sizes)
-        total, size = 0.0, GHOST if self.ghost else PHYSICAL
+        total, broken, size = 0.0, 0, GHOST if self.ghost else PHYSICAL
         starts = range(0, max(1, number), size)
         for first in starts:
-            last = min(first + size, number)
             self.optimizer.zero_grad()
-            if number:
-                total += self._differentiate(batch.slice(first, last)) * (last - first)
+            data, bad = batch.slice(first, min(first + size, number)), 0
+            if self.ghost and number:
+                data, bad = self._drop_broken(data)
+            left = count(data) if number else 0
+            if left:
+                total += self._differentiate(data) * left
+                bad += 0 if self.ghost else self._zero_broken()
             else:
                 for p in self.optimizer.params:
                     p.grad = torch.zeros_like(p)
                     p.grad_sample = torch.zeros(0, *p.shape, dtype=p.dtype)
+            broken += bad
             self.optimizer.signal_skip_step(do_skip=first != starts[-1])
             self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
-        return StepResult(loss=total / max(1, number), nonfinite=0)
+        return StepResult(loss=total / max(1, number), nonfinite=broken)
 
     def _differentiate(self, data: Any) -> float:
         with torch.random.fork_rng(devices=[]):
@@ -116,6 +123,21 @@ class DpsgdEngine:
                 warnings.simplefilter("ignore")
                 loss.backward()
         return float(loss.item())
+
+    def _drop_broken(self, data: Any) -> tuple[Any, int]:
+        """Linear layers: leave out examples whose inputs or outputs are not finite."""
+        x, y = data
+        with torch.no_grad():
+            finite = torch.isfinite(x).flatten(1).all(1) & torch.isfinite(self.model(x)).all(1)
+        return ((x, y), 0) if bool(finite.all()) else ((x[finite], y[finite]), int((~finite).sum()))
+
+    def _zero_broken(self) -> int:
+        """Written-out gradients: an example with an entry that is not finite contributes 0."""
+        samples = [p.grad_sample for p in self.optimizer.params]
+        broken = torch.stack([~torch.isfinite(g).flatten(1).all(1) for g in samples]).any(0)
+        for g in samples:
+            g[broken] = 0.0
+        return int(broken.sum())
 
     def finish(self) -> None:
         """The model is as it is to be released."""

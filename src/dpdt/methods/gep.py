@@ -154,7 +154,9 @@ def _groups(layout: Layout, number: int) -> list[slice]:
 def _clipped_sum(x: Tensor, clip: float) -> Tensor:
     limit = clip * (1.0 - slack(x.dtype))
     norms = torch.linalg.vector_norm(x, dim=1)
-    return torch.where(norms > limit, limit / norms, 1.0) @ x
+    broken = ~torch.isfinite(norms)  # an embedding can overflow where the gradient did not
+    scale = torch.where(norms > limit, limit / norms, 1.0).masked_fill(broken, 0.0)
+    return scale @ x.masked_fill(broken.unsqueeze(1), 0.0)
 
 
 def engine(
