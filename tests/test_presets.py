@@ -46,7 +46,9 @@ def test_a_preset_takes_a_real_step(name):
             "attention_mask": torch.ones(8, 9, dtype=torch.long),
         }
     y = torch.arange(8) % facts.classes
-    step, loader = prepare(model, (x, y), using=chosen)
+    if models.has_features(chosen.model, chosen.train.augment):
+        x, model = model.features(x), model.head
+    step, loader = prepare(model, (x, y), public=x if chosen.data.public else None, using=chosen)
     before = torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
     result = step(next(iter(loader)))
     after = torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])

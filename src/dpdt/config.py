@@ -22,6 +22,8 @@ from dpdt.algorithm.proximal import REGULARIZERS
 from dpdt.errors import InputError
 
 PER_EXAMPLE = "per-example"
+AUTO = "auto"  # the learning rate and penalty that fit the noise
+PUBLIC = "public"  # the preconditioner from public inputs
 MEMORIES = ("auxiliary", "shared", "none")
 NAMES = ("dpdt", "dpsgd", "gep", "pate", "plain")
 
@@ -113,16 +115,20 @@ class Method:
     memory: str = choice("shared", MEMORIES)
     sampling: str = choice("partition", ("partition", "poisson"))
     reshuffle: bool = flag(False)
-    preconditioner: str = choice("identity", tuple(DECAYS))
+    preconditioner: str = choice("identity", (*DECAYS, PUBLIC))
     preconditioner_decay: float | None = number(None, most=0.999999)
     floor: float = positive(1e-8)
-    lr: float = positive(0.1)
+    lr: float | str = key(
+        0.1, f"a positive number or {AUTO!r}", lambda v: v == AUTO or (_number(v) and v > 0)
+    )
     global_lr: float = positive(0.99)
     penalty: Any = key(
         1.0,
-        "a positive number, a list with one for each auxiliary, or a table {value, …schedule}",
+        "a positive number, 'auto', a list with one for each auxiliary, or a table "
+        "{value, …schedule}",
         lambda v: (
-            (_number(v) and v > 0)
+            v == AUTO
+            or (_number(v) and v > 0)
             or (isinstance(v, list | tuple) and len(v) > 0 and all(_number(x) and x > 0 for x in v))
             or (isinstance(v, Mapping) and _number(v.get("value")) and v["value"] > 0)
         ),
@@ -253,12 +259,26 @@ class Privacy:
     noise_seed: int | None = integer(None, 0)  # for tests: the run is then not private
 
 
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """Canaries that take the place of training examples, so that the run can be audited."""
+
+    canaries: int = integer(0, 0)
+    canary: str = choice("mislabelled", ("mislabelled", "noise", "gradient"))
+
+    @property
+    def gradient(self) -> bool:
+        """Whether there are canaries that are no examples but pulls on θ."""
+        return self.canaries > 0 and self.canary == "gradient"
+
+
 SECTIONS: dict[str, type] = {
     "data": Data,
     "model": Model,
     "method": Method,
     "train": Train,
     "privacy": Privacy,
+    "audit": Audit,
 }
 
 
@@ -283,6 +303,7 @@ class Config(Settings):
 
     data: Data = Data()
     model: Model = Model()
+    audit: Audit = Audit()
 
     def as_tables(self) -> dict[str, Any]:
         """Nested dicts that can be written as TOML; keys without a value are left out."""
@@ -452,9 +473,9 @@ def _check_together(method: Method, train: Train, privacy: Privacy) -> None:
             "method.noise: missing; give it, or a target privacy.epsilon to calibrate it for",
         ),
         (
-            method.memory == "none" and method.preconditioner != "identity",
-            f"method.preconditioner: memory 'none' keeps no state, so it must be identity, "
-            f"found {method.preconditioner!r}",
+            method.memory == "none" and method.preconditioner not in ("identity", PUBLIC),
+            "method.preconditioner: memory 'none' keeps no state, so it must be identity or "
+            f"public, found {method.preconditioner!r}",
         ),
         (
             bool(lists) and (method.memory == "shared" or method.per_example),
@@ -482,6 +503,23 @@ def _check_together(method: Method, train: Train, privacy: Privacy) -> None:
             and not method.per_example,
             "privacy.relation: replace-one under poisson sampling needs auxiliaries = "
             '"per-example", since an example changes what its auxiliary\'s others contribute',
+        ),
+        (
+            (method.lr == AUTO) != (method.penalty == AUTO),
+            "method.penalty: must be 'auto' exactly when method.lr is: they are chosen together, "
+            f"found {method.penalty!r} with lr = {method.lr!r}",
+        ),
+        (
+            method.lr == AUTO
+            and (method.preconditioner, method.memory, method.granularity, privacy.accountant)
+            != (PUBLIC, "shared", "model", "composition"),
+            "method.lr: 'auto' is for preconditioner 'public', memory 'shared', granularity "
+            "'model' and accountant composition; give a number",
+        ),
+        (
+            method.preconditioner == PUBLIC and train.augment,
+            "train.augment: with preconditioner 'public' inputs are transformed once, before "
+            "training; leave it false",
         ),
         (
             method.sampling == "poisson" and method.reshuffle,

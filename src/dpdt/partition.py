@@ -90,9 +90,11 @@ class PoissonSampler:
     auxiliaries: int  # K
     per_example: bool
     source: Randomness
+    absent: np.ndarray | None = None  # examples that never take part
 
     def batch(self, step: int) -> Assignment:
-        chosen = np.flatnonzero(self.source.coins(self.examples, self.rate))
+        coins = self.source.coins(self.examples, self.rate)
+        chosen = np.flatnonzero(_present(coins, self.absent))
         if self.per_example:
             return chosen, (1,) * len(chosen)
         home = self.source.choices(len(chosen), self.auxiliaries)
@@ -115,13 +117,14 @@ class Shards:
     examples: int
     shards: int
     seed: int = 0
+    absent: np.ndarray | None = None  # examples that never take part
 
     @cached_property
     def _home(self) -> np.ndarray:
         return np.random.default_rng((self.seed, 3)).integers(self.shards, size=self.examples)
 
     def batch(self, step: int) -> Assignment:
-        chosen = np.flatnonzero(self._home == step)
+        chosen = np.flatnonzero(_present(self._home == step, self.absent))
         return chosen, (len(chosen),) if len(chosen) else ()
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,6 +132,10 @@ class Shards:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
+
+
+def _present(chosen: np.ndarray, absent: np.ndarray | None) -> np.ndarray:
+    return chosen if absent is None else chosen & ~absent
 
 
 Sampler = Partition | PoissonSampler | Shards

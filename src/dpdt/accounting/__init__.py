@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 
 from dpdt.accounting.composition import Composition
-from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Privacy
+from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Measurement, Privacy
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.accounting.paper import Paper, PaperPerBlock
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 
-__all__ = ["ACCOUNTANTS", "Accountant", "Condition", "Guarantee", "Privacy", "account", "by_name"]
+__all__ = [
+    "ACCOUNTANTS",
+    "Accountant",
+    "Condition",
+    "Guarantee",
+    "Measurement",
+    "Privacy",
+    "account",
+    "by_name",
+]
 
 ACCOUNTANTS: tuple[Accountant, ...] = (
     Composition(),

@@ -28,10 +28,10 @@ def epsilon_of(mu: float, delta: float) -> float:
     if log_delta(0.0, mu) <= target:
         return 0.0
     high = mu * (mu / 2 + math.sqrt(-2 * target)) + 1e-9  # Φ(−ε/μ + μ/2) ≤ δ there
-    return _bisect(lambda e: log_delta(e, mu) <= target, 0.0, high)
+    return bisect(lambda e: log_delta(e, mu) <= target, 0.0, high)
 
 
-def _bisect(reached: Callable[[float], bool], low: float, high: float) -> float:
+def bisect(reached: Callable[[float], bool], low: float, high: float) -> float:
     """Where `reached` turns true between low and high, rounded up to a number where it is true.
 
     By hand because scipy.optimize takes longer to import than everything else together.

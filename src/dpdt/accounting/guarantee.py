@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from dpdt.ledger import Ledger
@@ -39,6 +39,20 @@ class Guarantee:
     @property
     def failed(self) -> Condition | None:
         return next((c for c in self.conditions if not c.holds), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """A lower bound on ε that an attack has proven, with some confidence."""
+
+    epsilon: float
+    confidence: float
+    how: str
+
+    def __str__(self) -> str:
+        return (
+            f"ε ≥ {_number(self.epsilon):9} measured  {self.how}, {self.confidence:.0%} confidence"
+        )
 
 
 class Accountant(Protocol):
@@ -80,6 +94,7 @@ class Privacy:
     epochs: float
     guarantees: tuple[Guarantee, ...] = field(default=())
     observer: str = "last iterate"
+    measured: Measurement | None = None
 
     @property
     def proven(self) -> Guarantee | None:
@@ -127,10 +142,12 @@ class Privacy:
             ],
             "proven": proven
             and {"accountant": proven.accountant, "epsilon": _finite(proven.epsilon)},
+            "measured": self.measured and asdict(self.measured),
         }
 
     def __str__(self) -> str:
-        return "\n".join(_line(g, headline=g is self.proven) for g in self._ordered())
+        lines = [_line(g, headline=g is self.proven) for g in self._ordered()]
+        return "\n".join([*lines, *([str(self.measured)] if self.measured else [])])
 
     def _ordered(self) -> list[Guarantee]:
         return sorted(self.guarantees, key=lambda g: (g is not self.proven, not g.valid))

@@ -36,13 +36,18 @@ class Head:
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout) -> Head | None:
-        """The head, if the model is nothing else: a linear layer, perhaps behind a Flatten."""
+        """The head, if the model is nothing else and one block."""
+        layer, trained = cls.layer_of(model), {id(t) for t in layout.tensors}
+        if layer is None or trained != {id(p) for p in layer.parameters()} or layout.count != 1:
+            return None
+        return cls(layer)
+
+    @staticmethod
+    def layer_of(model: nn.Module) -> nn.Linear | None:
+        """The layer, if the model is a linear one, perhaps behind a Flatten."""
         layers = list(model) if isinstance(model, nn.Sequential) else [model]
         flat = all(isinstance(m, nn.Flatten) for m in layers[:-1])
-        last = layers[-1] if layers else None
-        trained = {id(t) for t in layout.tensors}
-        whole = type(last) is nn.Linear and trained == {id(p) for p in last.parameters()}
-        return cls(last) if flat and whole and layout.count == 1 else None  # type: ignore[arg-type]
+        return layers[-1] if flat and layers and type(layers[-1]) is nn.Linear else None
 
     def differentiate(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """δ, the gradients' norms in float64, and the losses."""

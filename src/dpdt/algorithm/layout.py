@@ -17,6 +17,7 @@ from dpdt.algorithm.blocks import Blocks, Parameter
 from dpdt.errors import InputError
 
 PIECES = (256, 64, 16, 1)
+ENTRY = "entry"  # a granularity for audits: every single parameter is a block of its own
 
 
 def parameters_of(model: nn.Module) -> list[Parameter]:
@@ -61,7 +62,8 @@ class Layout:
     """
 
     def __init__(self, model: nn.Module, granularity: str = "layer"):
-        self.blocks = Blocks.group(parameters_of(model), granularity)
+        entries = granularity == ENTRY
+        self.blocks = Blocks.group(parameters_of(model), "model" if entries else granularity)
         named = dict(model.named_parameters())
         self.names = [name for members in self.blocks.members for name in members]
         self.tensors: list[nn.Parameter] = [named[name] for name in self.names]
@@ -74,18 +76,21 @@ class Layout:
             )
         self.dtype, self.device = self.tensors[0].dtype, self.tensors[0].device
         sizes = [block.size for block in self.blocks.blocks]
-        self.count = len(sizes)
         # The longest piece that wastes at most a quarter; sums over a piece run in the buffer's
         # own precision, sums over pieces in float64.
         for self.piece in PIECES:
             padded = [-(-size // self.piece) * self.piece for size in sizes]
-            if sum(padded) <= 1.25 * sum(sizes):
+            if sum(padded) <= 1.25 * sum(sizes) and not (entries and self.piece > 1):
                 break
         self.channels_last = False
         self.padding = [p - size for p, size in zip(padded, sizes, strict=True)]
         self.size = sum(padded)
-        pieces = torch.tensor([p // self.piece for p in padded], device=self.device)
-        self._block_of = torch.arange(self.count, device=self.device).repeat_interleave(pieces)
+        pieces = [1] * self.size if entries else [p // self.piece for p in padded]
+        self.count = len(pieces)
+        self._block_of = torch.arange(self.count, device=self.device).repeat_interleave(
+            torch.tensor(pieces, device=self.device)
+        )
+        self._real = self.join([torch.ones_like(t).unsqueeze(0) for t in self.tensors])[0].bool()
 
     def join(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """Tensors in the order of `names`, each [rows, …], as one padded [rows, size] buffer."""
@@ -161,19 +166,8 @@ class Layout:
 
     def spread(self, values: Sequence[float]) -> Tensor:
         """A flat vector that holds each block's number at each of its parameters."""
-        numbers = torch.tensor([values], dtype=self.dtype, device=self.device)
-        full = [
-            number.expand(1, block.size)
-            for number, block in zip(numbers[0], self.blocks.blocks, strict=True)
-        ]
-        return torch.cat(
-            [
-                part
-                for values, padding in zip(full, self.padding, strict=True)
-                for part in (values, self._zeros(1, padding))
-            ],
-            dim=1,
-        )[0]
+        numbers = torch.tensor(values, dtype=self.dtype, device=self.device)
+        return numbers[self._block_of].repeat_interleave(self.piece).mul_(self._real)
 
     def _by_piece(self, values: Tensor) -> Tensor:
         return values[:, self._block_of].unsqueeze(-1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from dpdt.accounting import account
 from dpdt.cli import options
-from dpdt.cli.source import ledger_of
+from dpdt.cli.source import ledger_of, measured_of
 
 
 @click.command(epilog="Example: dpdt account cifar10 --set method.memory=shared")
@@ -30,7 +31,7 @@ def command(
     """Say what a run guarantees: of a preset or file if it were run, of a run folder as it was."""
     ledger, chosen = ledger_of(source, overrides, method)
     delta = chosen.privacy.delta if delta is None else delta
-    privacy = account(ledger, delta)
+    privacy = replace(account(ledger, delta), measured=measured_of(source))
     if figure is not None:
         from dpdt.report.privacy import draw_over_epochs
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "calibrate": "Find the noise for a target ε.",
     "allocate": "Split the privacy budget over kinds of block.",
     "compare": "Compare methods at the same proven ε.",
+    "audit": "Try to break a guarantee.",
     "reproduce": "Draw a figure of the paper.",
     "data": "Say which data sets are here.",
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpdt import config, data, models
+from dpdt.accounting import Measurement
 from dpdt.algorithm.blocks import Blocks
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.methods.plan import plan
-from dpdt.training.folder import LEDGER, is_run
+from dpdt.training.folder import AUDIT, LEDGER, RunFolder, is_run
 
 
 def planned(chosen: config.Config) -> Ledger:
@@ -19,6 +20,15 @@ def planned(chosen: config.Config) -> Ledger:
     return plan(
         chosen, blocks, facts.examples, models.bounds(chosen.model), chosen.data.public
     ).ledger()
+
+
+def measured_of(source: str) -> Measurement | None:
+    """What an audit of a run folder measured, if there was one."""
+    folder = RunFolder.existing(Path(source))
+    if not is_run(source) or not (folder.path / "private" / AUDIT).is_file():
+        return None
+    record = folder.read_private(AUDIT)["privacy"]["measured"]
+    return record and Measurement(**record)
 
 
 def ledger_of(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from dpdt.accounting import Privacy, account
@@ -15,7 +16,7 @@ from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import parameters_of
-from dpdt.config import Settings, settings
+from dpdt.config import PUBLIC, Method, Settings, settings
 from dpdt.errors import InputError
 from dpdt.ledger import LedgerWriter
 from dpdt.methods import Engine, make
@@ -23,6 +24,7 @@ from dpdt.methods.augment import Augment
 from dpdt.methods.loader import Loader, count
 from dpdt.methods.loss import accuracy, default_loss
 from dpdt.methods.plan import Plan, plan
+from dpdt.methods.whitening import Whitened
 from dpdt.models.networks import bounds_of
 from dpdt.noise import Randomness
 
@@ -30,8 +32,16 @@ from dpdt.noise import Randomness
 class Step:
     """Takes one step of a method for each batch of its loader, and keeps the ledger."""
 
-    def __init__(self, engine: Engine, loader: Loader, plan: Plan, delta: float):
+    def __init__(
+        self,
+        engine: Engine,
+        loader: Loader,
+        plan: Plan,
+        delta: float,
+        whitened: Whitened | None = None,
+    ):
         self.engine, self.loader, self.plan, self.delta = engine, loader, plan, delta
+        self.whitened = whitened  # the model that is trained, if it is not the user's own
         self.writer = LedgerWriter(plan.header)
 
     def __call__(self, batch: Batch) -> StepResult:
@@ -42,7 +52,9 @@ class Step:
                 "order; the guarantee rests on it"
             )
         self.writer.step(self.plan.at(batch.step))
-        return self.engine.step(batch)
+        result = self.engine.step(batch)
+        self._fold()
+        return result
 
     def privacy(self, delta: float | None = None) -> Privacy:
         """What the steps taken so far guarantee."""
@@ -52,7 +64,12 @@ class Step:
         """End the run: close the ledger, and leave in the model what is to be released."""
         if not self.writer.ledger.closed:
             self.engine.finish()
+            self._fold()
             self.writer.close()
+
+    def _fold(self) -> None:
+        if self.whitened is not None:
+            self.whitened.fold()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the run needs to continue bit for bit. As secret as the data."""
@@ -61,6 +78,7 @@ class Step:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.engine.load_state_dict(state["engine"])
         self.loader.load_state_dict(state["loader"])
+        self._fold()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +97,7 @@ def prepare(
     loss: Loss = default_loss,
     users: Sequence[Any] | None = None,
     public: Any = None,
+    absent: np.ndarray | None = None,
     ledger: str | Path | None = None,
     diagnose: bool = False,
     using: Settings | None = None,
@@ -97,6 +116,7 @@ def prepare(
         loss: (model, micro-batch) → mean loss. Default: cross-entropy, or the model's own loss.
         users: who owns each example, for unit "user".
         public: inputs without labels that need no protection; some methods use them.
+        absent: a mask of examples that never take part, for audits of adding and removing.
         ledger: where to write the ledger; kept in memory if left out.
         diagnose: compute the quantities of the convergence theory at every step.
         using: settings that were made already; otherwise give them as keywords (see docs).
@@ -110,9 +130,13 @@ def prepare(
     bounds = bounds_of(model) if loss is default_loss else None
     decided = plan(chosen, blocks, count(data), bounds, 0 if public is None else count(public))
     seeds = _seeds(chosen.privacy.noise_seed)
+    whitened = None
+    if isinstance(chosen.method, Method) and chosen.method.preconditioner == PUBLIC:
+        whitened = Whitened(model, public)
+        data = whitened.data(data)
     engine = make(
         chosen.method.name,
-        model,
+        whitened.inner if whitened else model,
         loss,
         chosen,
         decided,
@@ -122,13 +146,15 @@ def prepare(
     )
     loader = Loader(
         data,
-        decided.sampler(seed=chosen.train.seed, source=Randomness(seeds[1]), users=users),
+        decided.sampler(
+            seed=chosen.train.seed, source=Randomness(seeds[1]), users=users, absent=absent
+        ),
         batches=decided.header.batches,
         steps=decided.steps,
         device=next(model.parameters()).device,
         augment=Augment(chosen.train.seed, count(data)) if chosen.train.augment else None,
     )
-    step = Step(engine, loader, decided, chosen.privacy.delta)
+    step = Step(engine, loader, decided, chosen.privacy.delta, whitened)
     if ledger is not None:
         step.writer.open(ledger)
     return step, loader

@@ -24,18 +24,24 @@ def default_loss(model: Callable[..., Any], batch: Data) -> Tensor:
 
 def accuracy(model: nn.Module, test: Any, batch_size: int = 1000) -> float:
     """Share of held-out examples whose class is predicted right."""
+    outputs, labels = answers(model, test, batch_size)
+    return float((outputs.argmax(-1) == labels).sum()) / max(1, len(labels))
+
+
+def answers(model: nn.Module, part: Any, batch_size: int = 1000) -> tuple[Tensor, Tensor]:
+    """What a model says of examples, and their labels."""
     was_training = model.training
     model.eval()
-    right = 0
-    number = count(test)
+    outputs, labels = [], []
     with torch.no_grad():
-        for first in range(0, number, batch_size):
-            batch = take(test, torch.arange(first, min(first + batch_size, number)))
+        for chosen in torch.split(torch.arange(count(part)), batch_size):
+            batch = take(part, chosen)
             if isinstance(batch, Mapping):
-                labels = batch["labels"]
-                outputs = model(**{k: v for k, v in batch.items() if k != "labels"}).logits
+                labels.append(batch["labels"])
+                inputs = {k: v for k, v in batch.items() if k != "labels"}
+                outputs.append(model(**inputs).logits)
             else:
-                outputs, labels = model(batch[0]), batch[1]
-            right += int((outputs.argmax(-1) == labels).sum())
+                outputs.append(model(batch[0]))
+                labels.append(batch[1])
     model.train(was_training)
-    return right / number
+    return torch.cat(outputs), torch.cat(labels)

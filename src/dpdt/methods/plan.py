@@ -13,13 +13,15 @@ from functools import cache, cached_property
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from dpdt.accounting import by_name
 from dpdt.accounting.calibrate import calibrate
 from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
-from dpdt.config import Dpsgd, Gep, Method, Pate, Plain, Settings, Train
+from dpdt.config import AUTO, PUBLIC, AnyMethod, Dpsgd, Gep, Method, Pate, Plain, Settings, Train
 from dpdt.errors import InputError
 from dpdt.ledger import Block, Header, Ledger, Run, Setting
 from dpdt.models.bounds import Bounds
@@ -68,11 +70,22 @@ class Plan:
             ledger.append(self.recipe.at(epoch), self.header.batches)
         return ledger
 
-    def sampler(self, *, seed: int, source: Randomness, users: Sequence[Any] | None) -> Sampler:
-        """Who is in which mini-batch and auxiliary."""
+    def sampler(
+        self,
+        *,
+        seed: int,
+        source: Randomness,
+        users: Sequence[Any] | None,
+        absent: np.ndarray | None = None,
+    ) -> Sampler:
+        """Who is in which mini-batch and auxiliary; `absent` examples never are."""
         header = self.header
+        if absent is not None and header.relation != "add-remove":
+            raise InputError("absent: where examples are replaced, none can be absent")
         if header.method == "pate":
-            return Shards(examples=header.examples, shards=self.settings[0][1], seed=seed)
+            return Shards(
+                examples=header.examples, shards=self.settings[0][1], seed=seed, absent=absent
+            )
         if header.sampling == "poisson":
             return PoissonSampler(
                 examples=header.examples,
@@ -80,6 +93,7 @@ class Plan:
                 auxiliaries=header.auxiliaries,
                 per_example=header.per_example,
                 source=source,
+                absent=absent,
             )
         return Partition(
             examples=header.examples,
@@ -112,14 +126,30 @@ def plan(
     batches = _batches(train, examples)
     match settings.method:
         case Method():
+            if settings.method.preconditioner == PUBLIC and not public:
+                raise InputError(
+                    "data.public: preconditioner 'public' needs public examples; give their "
+                    "number, or public=… in Python"
+                )
             decided = _decoupled(settings, settings.method, blocks, examples, batches, bounds)
         case Dpsgd() | Gep():
             decided = _sampled(settings, settings.method, blocks, examples, batches)
         case Pate():
             decided = _votes(settings, settings.method, examples, public)
         case Plain():
-            return _plain(settings, blocks, examples, batches)
-    return _calibrated(decided, settings)
+            return _plain(settings, settings.method, blocks, examples, batches)
+    return _tuned(_calibrated(decided, settings), settings.method)
+
+
+def relation_of(settings: Settings) -> str:
+    """Which data sets are neighbours: as asked, else as the method's sampling allows."""
+    match settings.method:
+        case Plain():
+            return "replace-one"
+        case Method(sampling="partition"):
+            return "replace-one"
+        case _:
+            return settings.privacy.relation or "add-remove"
 
 
 def _calibrated(decided: Plan, settings: Settings) -> Plan:
@@ -145,6 +175,27 @@ def _calibrated(decided: Plan, settings: Settings) -> Plan:
         noise = tuple(s * factor for s in decided.recipe.noise)
         return replace(decided, recipe=replace(decided.recipe, noise=noise))
     return replace(decided, settings=tuple((times(s), n) for s, n in decided.settings))
+
+
+# How much of the noise of a whole run may reach an entry of θ, as a standard deviation, and how
+# much of the multiplier a step forgets (ρη; one minus it is a momentum). On inputs of norm 1 the
+# first is the noise in an output: large enough to use all the signal there is, not larger.
+REACH, FORGOTTEN, FASTEST = 0.7, 0.1, 16.0
+
+
+def _tuned(decided: Plan, method: AnyMethod) -> Plan:
+    """The plan with the learning rate that fits its noise, if that was asked for.
+
+    The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later
+    steps, so T steps move it by σ√T/(2ρ²η). With ρη fixed this is REACH for one η. Clip and noise
+    stay as they are, so what is guaranteed does not change, and no example is looked at.
+    """
+    recipe = decided.recipe
+    if recipe is None or not isinstance(method, Method) or method.lr != AUTO:
+        return decided
+    noise = recipe.noise[0] * math.sqrt(decided.steps)
+    lr = min(FASTEST, 2 * FORGOTTEN**2 * REACH / noise) if noise else FASTEST
+    return replace(decided, recipe=replace(recipe, lr=lr, penalty=(FORGOTTEN / lr,)))
 
 
 @cache
@@ -256,7 +307,7 @@ def auxiliaries_of(method: Method, train: Train, examples: int) -> int:
     return math.ceil(examples / _batches(train, examples))
 
 
-def _plain(settings: Settings, blocks: Blocks, examples: int, batches: int) -> Plan:
+def _plain(settings: Settings, method: Plain, blocks: Blocks, examples: int, batches: int) -> Plan:
     """No clipping, no noise, and so no guarantee."""
     header = Header(
         method="plain",
@@ -271,7 +322,7 @@ def _plain(settings: Settings, blocks: Blocks, examples: int, batches: int) -> P
         reshuffle=True,
     )
     nothing = (0.0,) * len(blocks.blocks)
-    setting = _step(clip=nothing, noise=nothing, lr=settings.method.lr)
+    setting = _step(clip=nothing, noise=nothing, lr=method.lr)
     epochs = settings.train.epochs
     return Plan(header=header, epochs=epochs, settings=((setting, epochs * batches),))
 
@@ -311,7 +362,7 @@ def _decoupled(
         memory=method.memory,
         sampling=method.sampling,
         unit=settings.privacy.unit,
-        relation=settings.privacy.relation or ("add-remove" if poisson else "replace-one"),
+        relation=relation_of(settings),
         blocks=blocks.blocks,
         per_example=method.per_example,
         rate=train.batch_size / examples if poisson else 1.0,
@@ -331,18 +382,22 @@ def _decoupled(
 def _recipe(
     method: Method, auxiliaries: int, clip: tuple[float, ...], noise: tuple[float, ...]
 ) -> Recipe:
-    penalty, table = method.penalty, method.penalty_schedule
+    lr, penalty, table = method.lr, method.penalty, method.penalty_schedule
+    if lr == AUTO or penalty == AUTO:
+        lr, penalty = FASTEST, FORGOTTEN / FASTEST  # until the noise is known: see _tuned
     if isinstance(penalty, Mapping):  # {value = …, kind = …, …}: a base value and its schedule
         options = dict(penalty)
         penalty = options.pop("value")
         table = options or table
     tables = table if isinstance(table, tuple | list) else (table,)
-    decay = method.preconditioner_decay
+    decay, name = method.preconditioner_decay, method.preconditioner
+    if name == PUBLIC:
+        name = "identity"  # in the coordinates that the inputs are brought into beforehand
     return Recipe(
         auxiliaries=auxiliaries,
         clip=clip,
         noise=noise,
-        lr=method.lr,
+        lr=float(lr),
         global_lr=method.global_lr,
         penalty=tuple(penalty) if isinstance(penalty, tuple | list) else (float(penalty),),
         clip_schedule=schedule.parse(method.clip_schedule, key="clip_schedule"),
@@ -350,8 +405,8 @@ def _recipe(
         penalty_schedule=tuple(schedule.parse(t, key="penalty_schedule") for t in tables),
         memory=method.memory,
         preconditioner=Preconditioner(
-            name=method.preconditioner,
-            decay=DECAYS[method.preconditioner] if decay is None else decay,
+            name=name,
+            decay=DECAYS[name] if decay is None else decay,
             floor=method.floor,
         ),
         regularizer=method.regularizer if method.weight_decay else "none",

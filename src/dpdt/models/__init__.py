@@ -115,6 +115,13 @@ def has_features(config: Model, augment: bool) -> bool:
     return (config.trained == "head" or config.name == "scatter") and not augment
 
 
+def learner(model: nn.Module, config: Model, augment: bool) -> nn.Module:
+    """The part of a model that is trained on its `inputs`."""
+    whole: Any = model
+    part: nn.Module = whole.head if has_features(config, augment) else model
+    return part
+
+
 def inputs(model: nn.Module, config: Model, examples: Examples, *, augment: bool) -> Examples:
     """What is trained on: texts become tokens, and what a frozen part makes of them features."""
     from dpdt.models import pretrained

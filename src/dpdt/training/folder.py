@@ -21,6 +21,8 @@ from dpdt.config import Config
 from dpdt.errors import InputError
 
 LEDGER = "ledger.jsonl"
+AUDIT = "audit.json"
+MODEL = "model.safetensors"
 
 
 class RunFolder:
@@ -37,6 +39,13 @@ class RunFolder:
             ) from None
         except OSError as error:
             raise InputError(f"--out {path}: cannot be created ({error.strerror})") from None
+
+    @classmethod
+    def existing(cls, path: Path) -> RunFolder:
+        """The folder of a run that was made before."""
+        folder = cls.__new__(cls)
+        folder.path = path
+        return folder
 
     @property
     def ledger(self) -> Path:
@@ -55,10 +64,31 @@ class RunFolder:
     def write_private(self, name: str, record: dict[str, Any]) -> None:
         (self.path / "private" / name).write_text(json.dumps(record, indent=2), "utf-8")
 
+    def read_private(self, name: str) -> dict[str, Any]:
+        path = self.path / "private" / name
+        try:
+            record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read ({error})") from None
+        return record
+
     def save_model(self, model: Any) -> None:
         from safetensors.torch import save_model
 
-        save_model(model, str(self.path / "private" / "model.safetensors"))
+        save_model(model, str(self.path / "private" / MODEL))
+
+    def load_model(self, model: Any) -> None:
+        """Put the weights of the finished run into a model of the same shape."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_model
+
+        path = self.path / "private" / MODEL
+        try:
+            load_model(model, str(path))
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise InputError(
+                f"{path}: the run's model cannot be read ({str(error).splitlines()[0]})"
+            ) from None
 
 
 def _append(path: Path, record: dict[str, Any]) -> None:

@@ -14,11 +14,12 @@ from dpdt.accounting import Privacy
 from dpdt.accounting.composition import Composition
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
+from dpdt.audit.canaries import CANARIES, Planted, marked, marked_loss
 from dpdt.config import Config, Method
 from dpdt.errors import InputError
 from dpdt.methods.dpdt import state_size
 from dpdt.methods.loop import fit, prepare
-from dpdt.methods.loss import accuracy
+from dpdt.methods.loss import accuracy, default_loss
 from dpdt.methods.memory import gigabytes
 from dpdt.methods.pate import PateEngine
 from dpdt.methods.plan import auxiliaries_of
@@ -78,22 +79,26 @@ def run(
     facts = data.facts(config.data.name, config.data.limit)
     public, examples = data.set_aside(examples or load(config), config.data.public)
     model = models.build(config.model, facts, config.train.seed)
-    whole: Any = model
-    learner = whole.head if models.has_features(config.model, config.train.augment) else model
+    learner = models.learner(model, config.model, config.train.augment)
     if config.privacy.unit == "user" and examples.users is None:
         raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
     _say_size(config, sum(p.numel() for p in learner.parameters() if p.requires_grad), facts)
     # Everything that can be refused is refused here, before the folder exists.
+    planted = Planted.plant(examples.train, config) if config.audit.canaries else None
     step, loader = prepare(
-        learner,
-        examples.train,
+        marked(learner, config) if config.audit.gradient else learner,
+        planted.data if planted else examples.train,
+        loss=marked_loss if config.audit.gradient else default_loss,
         users=examples.users,
         public=public,
+        absent=planted.absent if planted else None,
         using=config,
         diagnose=diagnose,
     )
     folder = RunFolder(path)
     folder.write_config(config)
+    if planted:
+        folder.write_private(CANARIES, planted.record())
     step.writer.open(folder.ledger)
     nonfinite, start = 0, time.perf_counter()
     # Privacy-loss distributions take time: ten looks a run, on a coarse grid, are enough.

@@ -1,0 +1,199 @@
+"""LiRA: is the model's answer likelier with the example in or out? (Carlini et al. 2022.)
+
+Shadow models are trained with the run's own settings on sets that differ in the *targets*, some
+members and as many held-out examples. Every shadow holds all other training examples and a random
+half of the targets, so it is as large as the run itself and costs the same. Per target, the
+answers of shadows with and without it are two Gaussians:
+
+    online    log N(s; in) − log N(s; out)
+    offline   Φ((s − mean out) / deviation out)
+
+The deviation is pooled over targets: with few shadows that is better than one for each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from dpdt.audit.metrics import logit
+from dpdt.config import Config
+from dpdt.errors import InputError
+from dpdt.methods.loader import count, take
+
+LEAST = 4  # shadows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Members and held-out examples under attack, as numbers in train and in test."""
+
+    members: np.ndarray
+    others: np.ndarray
+
+    @classmethod
+    def draw(cls, members: np.ndarray, others: int, most: int, seed: int) -> Targets:
+        """At most `most` of each, as many of one as of the other."""
+        number = min(most, len(members), others)
+        generator = np.random.default_rng((seed, 6))
+        return cls(
+            members=np.sort(generator.choice(members, number, replace=False)),
+            others=np.sort(generator.choice(others, number, replace=False)),
+        )
+
+    def half(self, shadow: int, seed: int) -> np.ndarray:
+        """Which targets a shadow holds: half of them, members first."""
+        number = len(self.members)
+        inside = np.zeros(2 * number, dtype=bool)
+        generator = np.random.default_rng((seed, 7, shadow))
+        inside[generator.permutation(2 * number)[:number]] = True
+        return inside
+
+
+def scores(own: np.ndarray, answers: np.ndarray, inside: np.ndarray, *, online: bool) -> np.ndarray:
+    """LiRA scores of targets: `own` [targets] of the run, the shadows' `answers` and `inside`.
+
+    Args:
+        own: the run's answer on every target.
+        answers: [shadows, targets].
+        inside: [shadows, targets], whether the shadow held the target.
+    """
+    out_mean, out_deviation = _gaussian(answers, ~inside)
+    if not online:
+        return np.asarray(log_ndtr((own - out_mean) / out_deviation))
+    in_mean, in_deviation = _gaussian(answers, inside)
+    return np.asarray(
+        _log_density(own, in_mean, in_deviation) - _log_density(own, out_mean, out_deviation)
+    )
+
+
+def _gaussian(answers: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, float]:
+    """The mean of every target's chosen answers, and their pooled deviation.
+
+    A target without a chosen answer has the mean of all.
+    """
+    number = chosen.sum(0)
+    if number.sum() <= chosen.shape[1]:
+        raise InputError(f"--shadows: too few to see targets in and out, found {len(answers)}")
+    everyone = answers[chosen].mean()
+    mean = np.where(
+        number > 0, np.where(chosen, answers, 0.0).sum(0) / np.maximum(number, 1), everyone
+    )
+    squares = np.where(chosen, (answers - mean) ** 2, 0.0).sum()
+    freedom = np.maximum(number - 1, 0).sum()
+    return mean, float(np.sqrt(squares / max(freedom, 1)) + 1e-9)
+
+
+def _log_density(x: np.ndarray, mean: np.ndarray, deviation: float) -> np.ndarray:
+    return np.asarray(-np.log(deviation) - (x - mean) ** 2 / (2 * deviation**2))
+
+
+def train_shadows(
+    config: Config,
+    targets: Targets,
+    folder: Path,
+    number: int,
+    *,
+    on_done: Callable[[int], None],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Train shadows on all cores, one core each; those in `folder` are not trained again.
+
+    Returns the answers and who was inside, [shadows, targets] each.
+    """
+    if number < LEAST:
+        raise InputError(f"--shadows: must be at least {LEAST}, found {number}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    left = [i for i in range(number) if not (folder / f"{i}.npz").is_file()]
+    done = number - len(left)
+    on_done(done)
+    for _ in _on_all_cores(config, targets, folder, left):
+        done += 1
+        on_done(done)
+    records = [np.load(folder / f"{i}.npz") for i in range(number)]
+    for record in records:
+        if not (
+            np.array_equal(record["members"], targets.members)
+            and np.array_equal(record["others"], targets.others)
+        ):
+            raise InputError(f"{folder}: holds shadows of other targets; remove it")
+    return np.stack([r["answers"] for r in records]), np.stack([r["inside"] for r in records])
+
+
+def _on_all_cores(config: Config, targets: Targets, folder: Path, left: list[int]) -> Iterator[int]:
+    if not left:
+        return
+    workers = min(len(left), os.cpu_count() or 1)
+    with ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_prepare, initargs=(config,)
+    ) as pool:
+        futures = [pool.submit(_shadow, targets, folder, i) for i in left]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+_AT_HAND: dict[str, Any] = {}  # of a worker process: the configuration and its examples
+
+
+def _prepare(config: Config) -> None:
+    import torch
+
+    from dpdt.training.run import load
+
+    torch.set_num_threads(1)
+    _AT_HAND.update(config=config, examples=load(config))
+
+
+def _shadow(targets: Targets, folder: Path, shadow: int) -> int:
+    """Train one shadow and write down its answers on all targets."""
+    import torch
+
+    from dpdt import models
+    from dpdt.data import facts, set_aside
+    from dpdt.methods.loop import train
+    from dpdt.methods.loss import answers
+
+    config: Config = _AT_HAND["config"]
+    public, examples = set_aside(_AT_HAND["examples"], config.data.public)
+    pool_members = take(examples.train, torch.from_numpy(targets.members))
+    pool_others = take(examples.test, torch.from_numpy(targets.others))
+    pool = _join(pool_members, pool_others)
+    inside = targets.half(shadow, config.train.seed)
+    rest = np.setdiff1d(np.arange(count(examples.train)), targets.members)
+    chosen = _join(
+        take(examples.train, torch.from_numpy(rest)),
+        take(pool, torch.from_numpy(np.flatnonzero(inside))),
+    )
+    known = facts(config.data.name, config.data.limit)
+    model = models.build(config.model, known, config.train.seed + 1 + shadow)
+    learner = models.learner(model, config.model, config.train.augment)
+    train(learner, chosen, public=public, using=config)
+    said = logit(*(t.numpy() for t in answers(learner, pool)))
+    part = folder / f"{shadow}.part"
+    with open(part, "wb") as file:
+        np.savez(file, answers=said, inside=inside, members=targets.members, others=targets.others)
+    part.rename(folder / f"{shadow}.npz")
+    return shadow
+
+
+def _join(first: Any, second: Any) -> Any:
+    """Two batches of examples as one."""
+    import torch
+    from torch import Tensor
+
+    if isinstance(first, Tensor):
+        return torch.cat([first, second])
+    if isinstance(first, dict):
+        return {k: _join(v, second[k]) for k, v in first.items()}
+    return tuple(_join(a, b) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,155 @@
+"""All attacks on a finished run, and what they say of its guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpdt.accounting import Measurement, Privacy, account
+from dpdt.audit import likelihood
+from dpdt.audit.bounds import OneRun, one_run
+from dpdt.audit.metrics import Answers, Attack, attack_all, auc, check_enough, evaluate, logit, loss
+from dpdt.audit.target import Target
+from dpdt.methods.loader import take
+from dpdt.methods.loss import answers
+from dpdt.training.folder import AUDIT, RunFolder
+
+Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # attack → scores of members, of others
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What the attacks on one run came to."""
+
+    run: str
+    attacks: list[Attack]
+    confidence: float
+    privacy: Privacy
+    one_run: OneRun | None  # None: the run has no canaries, so no bound on ε
+    canary: str | None
+    canary_auc: float | None
+    curves: Curves  # for the figure
+
+    @property
+    def refuted(self) -> list[str]:
+        """Accountants that call themselves valid and whose ε was exceeded."""
+        return self._above(valid=True)
+
+    @property
+    def claims_refuted(self) -> list[str]:
+        """Claims whose conditions do not hold anyway, and whose ε was exceeded."""
+        return self._above(valid=False)
+
+    def _above(self, valid: bool) -> list[str]:
+        measured = self.one_run.epsilon if self.one_run else 0.0
+        found = self.privacy.guarantees
+        return [g.accountant for g in found if g.valid == valid and measured > g.epsilon]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "attacks": [a.as_json() for a in self.attacks],
+            "measured_epsilon": self.one_run.epsilon if self.one_run else None,
+            "confidence": self.confidence,
+            "one_run": self.one_run
+            and {**asdict(self.one_run), "canary": self.canary, "auc": self.canary_auc},
+            "refuted": self.refuted,
+            "claims_refuted": self.claims_refuted,
+            "privacy": self.privacy.as_json(),
+        }
+
+
+def audit(
+    path: str,
+    *,
+    repeats: int = 100,
+    confidence: float = 0.95,
+    shadows: int = 0,
+    targets: int = 500,
+    on_shadow: Callable[[int], None] = lambda _: None,
+) -> Report:
+    """Attack a run's released model; the results are also kept in its private/audit.json.
+
+    Metric attacks compare training examples with held-out ones. Canaries, if the run has any, give
+    a lower bound on ε. With `shadows` as many models are trained for LiRA, on all cores.
+    """
+    target = Target.read(path)
+    examples, seed = target.examples, target.config.train.seed
+    inside = take(examples.train, torch.from_numpy(target.members))
+    members, others = (_said(target, part) for part in (inside, examples.test))
+    found = attack_all(
+        Answers.from_logits(*members), Answers.from_logits(*others), repeats=repeats, seed=seed
+    )
+    curves: Curves = {"loss": tuple(loss(Answers.from_logits(*s)) for s in (members, others))}  # type: ignore[dict-item]
+    if shadows:
+        for name, (known, unknown) in _likelihoods(
+            target, members, others, shadows, targets, on_shadow
+        ).items():
+            nobody = np.zeros(len(known), dtype=int)  # one threshold for all classes
+            found.append(
+                evaluate(name, (known, nobody), (unknown, nobody), repeats=repeats, seed=seed)
+            )
+            curves[name] = (known, unknown)
+    privacy = account(target.ledger, target.config.privacy.delta)
+    bound, area = None, None
+    if target.planted is not None:
+        scores = target.planted.scores(target.learner, target.start, seed)
+        chosen = target.planted.included
+        bound = one_run(scores, chosen, delta=privacy.delta, beta=1 - confidence)
+        if 0 < chosen.sum() < len(chosen):
+            curves["canaries"] = (scores[chosen], scores[~chosen])
+            area = auc(*curves["canaries"])
+        how = f"one-run audit, {len(chosen)} {target.planted.kind} canaries"
+        measured = Measurement(epsilon=bound.epsilon, confidence=confidence, how=how)
+        privacy = replace(privacy, measured=measured)
+    report = Report(
+        run=path,
+        attacks=found,
+        confidence=confidence,
+        privacy=privacy,
+        one_run=bound,
+        canary=target.planted.kind if target.planted else None,
+        canary_auc=area,
+        curves=curves,
+    )
+    RunFolder.existing(target.folder.path).write_private(AUDIT, report.as_json())
+    return report
+
+
+def _said(target: Target, part: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What the model says of examples: scores of classes, and the labels."""
+    outputs, labels = answers(target.learner, part)
+    return outputs.numpy(), labels.numpy()
+
+
+def _likelihoods(
+    target: Target,
+    members: tuple[np.ndarray, np.ndarray],
+    others: tuple[np.ndarray, np.ndarray],
+    shadows: int,
+    most: int,
+    on_shadow: Callable[[int], None],
+) -> Curves:
+    """LiRA scores, online and offline, of members and others."""
+    seed = target.config.train.seed
+    chosen = likelihood.Targets.draw(target.members, len(others[1]), most, seed)
+    check_enough(len(chosen.members), len(chosen.others))
+    said, inside = likelihood.train_shadows(
+        target.config,
+        chosen,
+        target.folder.path / "private" / "shadows",
+        shadows,
+        on_done=on_shadow,
+    )
+    places = np.searchsorted(target.members, chosen.members)
+    own = np.concatenate([logit(*members)[places], logit(*others)[chosen.others]])
+    number = len(chosen.members)
+    result: Curves = {}
+    for name, online in (("lira-online", True), ("lira-offline", False)):
+        scores = likelihood.scores(own, said, inside, online=online)
+        result[name] = (scores[:number], scores[number:])
+    return result

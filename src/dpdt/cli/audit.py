@@ -1,0 +1,119 @@
+"""dpdt audit"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from dpdt.cli import options
+from dpdt.errors import InputError
+
+WORST_CASE = "worst-case"
+
+
+@click.command(
+    epilog="Examples: dpdt audit runs/first --shadows 16; dpdt audit worst-case --figure worst.png"
+)
+@click.argument("target", metavar="RUN|worst-case")
+@click.option("--repeats", type=click.IntRange(2), default=100, show_default=True,
+              help="Evaluations that intervals span.")  # fmt: skip
+@click.option("--shadows", type=click.IntRange(0), default=0, show_default=True,
+              help="Train so many shadow models for LiRA; continued where it stopped.")  # fmt: skip
+@click.option("--targets", type=click.IntRange(20), default=500, show_default=True,
+              help="LiRA: members under attack, and as many others.")  # fmt: skip
+@click.option("--memory", "memories", default="auxiliary,shared,none", show_default=True,
+              help="Worst case: memories to try, comma-separated.")  # fmt: skip
+@click.option("--epochs", type=click.IntRange(1), default=200, show_default=True,
+              help="Worst case: epochs to run.")  # fmt: skip
+@click.option("--trials", type=click.IntRange(100), default=2000, show_default=True,
+              help="Worst case: independent trials on each side.")  # fmt: skip
+@click.option("--confidence", type=click.FloatRange(0.5, 1, True, True), default=0.95,
+              show_default=True)  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit with 1 if a valid guarantee is refuted.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw to this file.")
+@options.as_json
+def command(
+    target: str,
+    repeats: int,
+    shadows: int,
+    targets: int,
+    memories: str,
+    epochs: int,
+    trials: int,
+    confidence: float,
+    strict: bool,
+    figure: Path | None,
+    as_json: bool,
+) -> int:
+    """Try to break a guarantee.
+
+    RUN is the folder of a finished run: its model is attacked by membership inference, and canaries
+    planted with --set audit.canaries=… give a lower bound on ε. The results are private; they are
+    kept in the run's private/ and shown by dpdt account.
+
+    worst-case runs the instance that refutes the paper's bound through the real engine.
+    """
+    if target == WORST_CASE:
+        return _worst_case(memories, epochs, trials, confidence, strict, figure, as_json)
+    from dpdt.audit.run import audit
+    from dpdt.report.audit import draw, table
+    from dpdt.training.progress import counting
+
+    with counting("shadow models", shadows, enabled=not as_json) as advance:
+        report = audit(
+            target,
+            repeats=repeats,
+            confidence=confidence,
+            shadows=shadows,
+            targets=targets,
+            on_shadow=advance,
+        )
+    draw(report.curves, figure or Path(target) / "private" / "audit.png")
+    click.echo(json.dumps(report.as_json()) if as_json else table(report))
+    return 1 if strict and report.refuted else 0
+
+
+def _worst_case(
+    memories: str,
+    epochs: int,
+    trials: int,
+    confidence: float,
+    strict: bool,
+    figure: Path | None,
+    as_json: bool,
+) -> int:
+    from dpdt.audit.worst_case import AUXILIARIES, Instance, audit
+    from dpdt.report.audit import draw_worst_case, worst_case_table
+    from dpdt.training.progress import counting
+
+    chosen = memories.split(",")
+    for memory in chosen:
+        if memory not in AUXILIARIES:
+            raise InputError(f"--memory: must be among {', '.join(AUXILIARIES)}, found {memory!r}")
+    looks = tuple(e for e in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if e < epochs)
+    instance = Instance(epochs=(*looks, epochs))
+    total = len(chosen) * epochs * instance.batches
+    with counting("steps", total, enabled=not as_json) as advance:
+        cases = audit(
+            chosen,
+            instance=instance,
+            trials=trials,
+            beta=1 - confidence,
+            on_step=lambda memory, step: advance(
+                chosen.index(memory) * epochs * instance.batches + step
+            ),
+        )
+    if figure is not None:
+        draw_worst_case(cases, figure)
+    broken = [c for c in cases for g in c.privacy.guarantees if g.valid and c.refutes(g.accountant)]
+    if as_json:
+        record = {"confidence": confidence, "cases": [case.as_json() for case in cases]}
+        click.echo(json.dumps(record))
+    else:
+        click.echo(worst_case_table(cases))
+        click.echo(
+            f"\nAll at once with {confidence:.0%} confidence; only the last iterate is seen."
+        )
+    return 1 if strict and broken else 0

@@ -1,0 +1,102 @@
+"""A preconditioner from public inputs, for linear models.
+
+With m and Σ the mean and covariance of public inputs without labels, the model is trained in the
+coordinates
+
+    φ(x) = s · ((Σ + λI)/λ)^(−1/4) · (x − m),    λ the mean eigenvalue of Σ, s: ‖φ(x)‖ ≈ 1
+
+and W'φ(x) + b' is written back as Wx + b after every step. A step on W' is a step on W that is
+preconditioned by φ's square: directions in which all inputs vary much no longer drown the others.
+Half of a whitening is better than all of it, which would blow up directions that are mostly noise.
+
+Guarantees: φ is a function of public inputs alone, fixed before the first step. An example's
+contribution is clipped in the new coordinates, and noise is added there, so nothing else changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpdt.algorithm.gradients import Head
+from dpdt.errors import InputError
+
+POWER = 0.25
+ROWS = 4096  # examples transformed at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whitening:
+    """φ in factored form: 1 outside the span of `directions`, `factors` on them."""
+
+    mean: Tensor  # m, [inputs]
+    directions: Tensor  # [rank, inputs], orthonormal rows
+    factors: Tensor  # [rank]
+    scale: float  # s
+
+    @classmethod
+    def of(cls, public: Tensor) -> Whitening:
+        """From public inputs, [examples, …]."""
+        if len(public) < 2 or not torch.isfinite(public).all():
+            raise InputError(
+                "data.public: preconditioner 'public' needs at least 2 public examples of finite "
+                f"numbers, found {len(public)}"
+            )
+        rows = public.flatten(1)
+        mean = rows.mean(0)
+        _, spread, directions = torch.linalg.svd(rows - mean, full_matrices=False)
+        eigenvalues = spread.square() / len(rows)
+        least = eigenvalues.mean().clamp(min=torch.finfo(rows.dtype).tiny)
+        factors = ((eigenvalues + least) / least) ** -POWER
+        raw = cls(mean=mean, directions=directions, factors=factors, scale=1.0)
+        length = float(torch.linalg.vector_norm(raw.apply(rows), dim=1).mean())
+        return cls(mean=mean, directions=directions, factors=factors, scale=1.0 / (length or 1.0))
+
+    def apply(self, x: Tensor) -> Tensor:
+        """φ of every row."""
+        parts = [self._turn(rows.flatten(1) - self.mean) for rows in torch.split(x, ROWS)]
+        return torch.cat(parts)
+
+    def _turn(self, rows: Tensor) -> Tensor:
+        changed = (rows @ self.directions.t()).mul_(self.factors - 1.0) @ self.directions
+        return changed.add_(rows).mul_(self.scale)
+
+    def fold_(self, inner: nn.Linear, outer: nn.Linear) -> None:
+        """Write Wx + b = W'φ(x) + b' into the outer layer."""
+        with torch.no_grad():
+            weight = self._turn(inner.weight)
+            outer.weight.copy_(weight)
+            outer.bias.copy_(inner.bias - weight @ self.mean)
+
+
+class Whitened:
+    """A linear model in new coordinates, and the one that it stands for."""
+
+    def __init__(self, model: nn.Module, public: Any):
+        outer = Head.layer_of(model)
+        if outer is None or outer.bias is None or not isinstance(public, Tensor):
+            raise InputError(
+                "method.preconditioner: 'public' is for linear models with a bias, on inputs that "
+                "are numbers; use identity, rmsprop or adam"
+            )
+        self.outer = outer
+        self.whitening = Whitening.of(public.to(outer.weight))
+        self.inner = nn.Linear(outer.in_features, outer.out_features).to(outer.weight)
+        for parameter in self.inner.parameters():
+            nn.init.zeros_(parameter)
+
+    def data(self, data: Any) -> Any:
+        """Training examples (x, y) in the new coordinates."""
+        if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], Tensor):
+            raise InputError(
+                "data: preconditioner 'public' needs a tuple of tensors (x, y), found "
+                f"{type(data).__name__}"
+            )
+        return self.whitening.apply(data[0].to(self.outer.weight)), data[1]
+
+    def fold(self) -> None:
+        """Bring the outer model up to date."""
+        self.whitening.fold_(self.inner, self.outer)

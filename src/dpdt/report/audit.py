@@ -1,0 +1,114 @@
+"""What attacks found, as tables and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpdt.report.privacy import new_figure, save
+
+if TYPE_CHECKING:
+    from dpdt.audit.run import Curves, Report
+    from dpdt.audit.worst_case import Case
+
+
+def table(report: Report) -> str:
+    """The attacks on a run, then what they say of its guarantees."""
+    lines = [f"{'attack':28} {'AUC':>22} {'accuracy':>22} {'TPR at 1% FPR':>14}"]
+    for a in report.attacks:
+        lines.append(
+            f"{a.attack:28} {_interval(a.auc, a.auc_interval):>22} "
+            f"{_interval(a.accuracy, a.accuracy_interval):>22} {a.tpr_at_1e_2_fpr:14.4f}"
+        )
+    lines += ["", str(report.privacy), "", verdict(report)]
+    return "\n".join(lines)
+
+
+def _interval(value: float, interval: tuple[float, float]) -> str:
+    return f"{value:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def verdict(report: Report) -> str:
+    """One sentence."""
+    if report.one_run is None:
+        return (
+            "No bound on ε was measured: the run has no canaries. Train one with "
+            "--set audit.canaries=500."
+        )
+    guessed = f"{report.one_run.right} of {report.one_run.guesses} guesses were right"
+    if report.refuted:
+        return (
+            f"REFUTED: {', '.join(report.refuted)} cannot be true ({guessed}). "
+            "The implementation or the proof is wrong."
+        )
+    also = f" It refutes {', '.join(report.claims_refuted)}." if report.claims_refuted else ""
+    return f"Every valid guarantee survives ({guessed}).{also}"
+
+
+def draw(curves: Curves, path: Path) -> None:
+    """ROC curves on logarithmic axes, where the low false positive rates can be seen."""
+    figure, axes = new_figure()
+    for name, (members, others) in curves.items():
+        thresholds = np.unique(np.concatenate([members, others]))[::-1]
+        found, wrong = (
+            1 - np.searchsorted(np.sort(s), thresholds, "left") / len(s) for s in (members, others)
+        )
+        axes.plot(np.append(wrong, 1), np.append(found, 1), label=name)
+    line = np.geomspace(1e-4, 1, 50)
+    axes.plot(line, line, ":", color="grey", label="guessing")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(1e-4, 1),
+        ylim=(1e-4, 1),
+        xlabel="false positive rate",
+        ylabel="true positive rate",
+    )
+    axes.legend()
+    axes.grid(alpha=0.3)
+    save(figure, path)
+
+
+def worst_case_table(cases: list[Case]) -> str:
+    """Every memory at its last epoch: measured, and every accountant's number with its verdict."""
+    lines = []
+    for case in _last(cases):
+        lines.append(
+            f"memory {case.memory}, K = {case.auxiliaries}, {case.epochs} epochs: "
+            f"measured μ ≥ {case.measured.mu:.3f}, ε ≥ {case.measured.epsilon:.3f}"
+        )
+        for g in case.as_json()["accountants"]:
+            mu = "" if g["mu"] is None else f"μ = {g['mu']:.4g}"
+            status = "valid" if g["valid"] else "claimed"
+            number = f"ε = {g['epsilon']:<10.4g} {mu:13}"
+            lines.append(f"  {g['accountant']:26} {number} {status:7} {g['verdict']}")
+    return "\n".join(lines)
+
+
+def _last(cases: list[Case]) -> list[Case]:
+    return list({case.memory: case for case in cases}.values())
+
+
+def draw_worst_case(cases: list[Case], path: Path) -> None:
+    """ε over epochs for each memory: claimed flat, measured rising, proven above both."""
+    memories = list(dict.fromkeys(case.memory for case in cases))
+    figure, panels = new_figure(columns=len(memories))
+    for axes, memory in zip(np.atleast_1d(panels), memories, strict=True):
+        mine = [case for case in cases if case.memory == memory]
+        epochs = [case.epochs for case in mine]
+        for g in mine[-1].privacy.guarantees:
+            if g.epsilon == float("inf") or g.accountant == "paper-per-block":
+                continue
+            values = [
+                next(h.epsilon for h in c.privacy.guarantees if h.accountant == g.accountant)
+                for c in mine
+            ]
+            style = "-" if g.valid else "--"
+            axes.plot(epochs, values, style, label=g.accountant + ("" if g.valid else " (claimed)"))
+        axes.plot(epochs, [max(c.measured.epsilon, 1e-3) for c in mine], "ko-", label="measured")
+        axes.set(xscale="log", yscale="log", xlabel="epochs", ylabel="ε", title=f"memory {memory}")
+        axes.legend()
+        axes.grid(alpha=0.3)
+    save(figure, path)
