@@ -84,3 +84,8 @@ def test_allocation_needs_a_number_to_hold():
     with pytest.raises(InputError, match="gives no ε"):
         allocate(ledger([(1.0, 0.0, 3)]), 1e-5, accountant=by_name("composition"), mode="noise")
     assert math.isinf(account(ledger([(1.0, 0.0, 3)]), 1e-5).epsilon)
+
+
+def test_an_epsilon_that_would_take_forever_is_refused():
+    with pytest.raises(InputError, match=r"at most 1000 under poisson sampling, found 1e\+09"):
+        planned("digits", "method.sampling=poisson", "privacy.epsilon=1e9")

@@ -12,6 +12,7 @@ from dpdt.accounting.guarantee import Accountant
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, Run
 
+LARGEST = 1000.0  # beyond, privacy-loss distributions grow without end
 TOLERANCE = 1e-4  # the target is met from below within this share
 
 
@@ -47,6 +48,11 @@ def calibrate(
     Guarantees: with the returned factor the accountant's ε is at most the target.
     """
     judge = accountant or Composition()
+    if ledger.header.sampling == "poisson" and epsilon > LARGEST:
+        raise InputError(
+            f"privacy.epsilon: must be at most {LARGEST:g} under poisson sampling, found "
+            f"{epsilon:g}; so large an ε guarantees nothing and takes forever to compute"
+        )
 
     @cache
     def spent(log_factor: float) -> float:

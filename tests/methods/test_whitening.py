@@ -1,0 +1,204 @@
+"""The preconditioner from public inputs, and the learning rate that fits the noise."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import dpdt
+from dpdt import config, data, models
+from dpdt.cli.source import planned
+from dpdt.errors import InputError
+from dpdt.methods.loop import prepare
+from dpdt.methods.whitening import Whitened, Whitening
+
+generator = torch.Generator().manual_seed(0)
+MIX = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+PUBLIC = torch.randn(50, 6, generator=generator, dtype=torch.float64) @ MIX + 3.0
+
+
+def test_phi_is_the_formula():
+    found = Whitening.of(PUBLIC)
+    centred = PUBLIC - PUBLIC.mean(0)
+    covariance = centred.t() @ centred / len(PUBLIC)
+    values, vectors = torch.linalg.eigh(covariance)
+    least = values.mean()
+    root = vectors @ torch.diag(((values + least) / least) ** -0.25) @ vectors.t()
+    expected = centred @ root
+    expected /= expected.norm(dim=1).mean()
+    assert torch.allclose(found.apply(PUBLIC), expected, atol=1e-10)
+
+
+def test_directions_that_public_inputs_do_not_span_keep_their_length():
+    flat = PUBLIC[:10].clone()
+    flat[:, 5] = 7.0
+    found = Whitening.of(flat)
+    x = torch.zeros(2, 6, dtype=torch.float64)
+    x[1, 5] = 1.0
+    difference = found.apply(x).diff(dim=0)[0]
+    assert difference.norm() == pytest.approx(found.scale)
+
+
+def test_folding_gives_the_same_outputs():
+    outer = nn.Linear(6, 3).double()
+    whitened = Whitened(nn.Sequential(nn.Flatten(), outer), PUBLIC)
+    with torch.no_grad():
+        whitened.inner.weight.normal_(generator=generator)
+        whitened.inner.bias.normal_(generator=generator)
+    whitened.fold()
+    x = torch.randn(20, 6, generator=generator, dtype=torch.float64)
+    assert torch.allclose(outer(x), whitened.inner(whitened.whitening.apply(x)), atol=1e-9)
+
+
+def test_a_step_is_a_step_of_the_engine_on_transformed_inputs():
+    x = torch.randn(40, 6, generator=generator)
+    y = torch.arange(40) % 3
+    public = PUBLIC.float()
+    options = {
+        "epochs": 2, "batch_size": 10, "noise": 0.01, "noise_seed": 1, "granularity": "model",
+        "memory": "shared", "penalty": 1.0, "lr": 0.1,
+    }  # fmt: skip
+    model, reference = nn.Linear(6, 3), nn.Linear(6, 3)
+    for p in reference.parameters():
+        nn.init.zeros_(p)
+    dpdt.train(model, (x, y), public=public, preconditioner="public", **options)
+    whitening = Whitening.of(public)
+    dpdt.train(reference, (whitening.apply(x), y), **options)
+    folded = nn.Linear(6, 3)
+    whitening.fold_(reference, folded)
+    assert torch.allclose(model.weight, folded.weight, atol=1e-6)
+    assert torch.allclose(model.bias, folded.bias, atol=1e-6)
+
+
+def test_phi_does_not_depend_on_private_examples():
+    """Two data sets, the same φ: it is a function of public inputs alone."""
+    found = []
+    for shift in (0.0, 100.0):
+        x = torch.randn(40, 6) + shift
+        step, _ = prepare(
+            nn.Linear(6, 2), (x, torch.arange(40) % 2), public=PUBLIC.float(), batch_size=10,
+            preconditioner="public", granularity="model", noise=1.0,
+        )  # fmt: skip
+        found.append(step.whitened.whitening)
+    assert torch.equal(found[0].mean, found[1].mean)
+    assert torch.equal(found[0].factors, found[1].factors)
+    assert found[0].scale == found[1].scale
+
+
+def test_state_continues_where_it_was():
+    x, y = torch.randn(40, 6), torch.arange(40) % 2
+    options = {
+        "public": PUBLIC.float(), "batch_size": 10, "epochs": 2, "preconditioner": "public",
+        "granularity": "model", "noise": 0.1, "noise_seed": 3,
+    }  # fmt: skip
+    first = nn.Linear(6, 2)
+    step, loader = prepare(first, (x, y), **options)
+    batches = iter(loader)
+    for _ in range(3):
+        step(next(batches))
+    state = step.state_dict()
+    second = nn.Linear(6, 2)
+    again, other = prepare(second, (x, y), **options)
+    again.load_state_dict(state)
+    assert torch.equal(first.weight, second.weight)
+    for s, ls in ((step, batches), (again, iter(other))):
+        for batch in ls:
+            s(batch)
+        s.finish()
+    assert torch.equal(first.weight, second.weight)
+
+
+def refused(message, model, given, **options):
+    with pytest.raises(InputError, match=message):
+        prepare(
+            model, given, preconditioner="public", noise=1.0, batch_size=5, **options
+        )  # fmt: skip
+
+
+def test_what_cannot_be_whitened():
+    x, y = torch.randn(20, 6), torch.arange(20) % 2
+    public = PUBLIC.float()
+    refused("needs public examples", nn.Linear(6, 2), (x, y))
+    refused("for linear models", nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)), (x, y),
+            public=public)  # fmt: skip
+    refused("for linear models", nn.Linear(6, 2, bias=False), (x, y), public=public)
+    refused("at least 2 public", nn.Linear(6, 2), (x, y), public=public[:1])
+    refused("at least 2 public", nn.Linear(6, 2), (x, y), public=public * math.nan)
+    refused(r"tuple of tensors \(x, y\)", nn.Linear(6, 2), {"x": x, "labels": y}, public=public)
+    refused("leave it false", nn.Linear(6, 2), (x, y), public=public, augment=True)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_the_learning_rate_lets_a_fixed_amount_of_noise_through(epsilon):
+    """Simulated: noise alone, through the engine, ends with the deviation that was meant."""
+    chosen = config.settings(
+        epochs=60, batch_size=50, epsilon=epsilon, sampling="poisson", memory="shared",
+        granularity="model", preconditioner="public", lr="auto", penalty="auto", clip=0.1,
+        global_lr=1.0,
+    )  # fmt: skip
+    model = nn.Linear(2000, 2)
+    x = torch.zeros(50, 2000)
+    step, loader = prepare(
+        model, (x, torch.arange(50) % 2), public=torch.randn(20, 2000), using=chosen
+    )
+    for batch in loader:
+        step(batch)
+    # the multiplier is clipped as one block, so most of the noise's momentum is cut off again
+    assert 0.05 < float(step.whitened.inner.weight.detach().std()) < 0.8
+    setting = step.plan.at(0)
+    assert setting.penalty * setting.lr == pytest.approx(0.1)
+    reach = setting.noise[0] * 60**0.5 / (2 * setting.penalty**2 * setting.lr)
+    assert reach == pytest.approx(0.7)
+
+
+def test_the_learning_rate_does_not_change_what_is_guaranteed():
+    chosen = config.load("digits", ("privacy.epsilon=3.0",), "dpdt")
+    ledger = planned(chosen)
+    fixed = planned(
+        config.load(
+            "digits",
+            ("privacy.epsilon=3.0", "method.lr=0.5", "method.penalty=0.2"),
+            "dpdt",
+        )
+    )
+    assert ledger.runs[0].setting.noise == fixed.runs[0].setting.noise
+    assert ledger.runs[0].setting.lr != fixed.runs[0].setting.lr
+
+
+def test_without_noise_the_learning_rate_has_a_limit():
+    step, _ = prepare(
+        nn.Linear(6, 2), (torch.randn(20, 6), torch.arange(20) % 2), public=PUBLIC.float(),
+        preconditioner="public", noise=0.0, batch_size=5, granularity="model", lr="auto",
+        penalty="auto",
+    )  # fmt: skip
+    assert step.plan.at(0).lr == 16.0
+
+
+def test_auto_is_refused_where_its_reasoning_does_not_hold():
+    for override, message in (
+        ("method.penalty=1.0", "exactly when method.lr is"),
+        ("method.memory=none", "'auto' is for"),
+        ("method.preconditioner=identity", "'auto' is for"),
+        ("method.granularity=layer", "'auto' is for"),
+    ):
+        with pytest.raises(InputError, match=message):
+            config.load("digits", (override,), "dpdt")
+
+
+def test_the_rule_beats_what_it_replaces_on_digits():
+    """ε = 1, five runs each: whitening and its learning rate against plain coordinates."""
+    examples = data.load("digits")
+    public, examples = data.set_aside(examples, 100)
+    means = []
+    for overrides in ((), ("method.preconditioner=identity", "method.lr=1.8",
+                           "method.penalty=0.17", "method.clip=1.2")):  # fmt: skip
+        chosen = config.load("digits", ("privacy.epsilon=1.0", *overrides), "dpdt")
+        accuracies = []
+        for _ in range(5):
+            model = models.build(chosen.model, data.facts("digits"), 0)
+            fitted = dpdt.train(model, examples.train, test=examples.test, public=public,
+                                using=chosen)  # fmt: skip
+            accuracies.append(fitted.history[-1]["accuracy"])
+        means.append(sum(accuracies) / 5)
+    assert means[0] > means[1] + 0.01
