@@ -162,6 +162,26 @@ class LedgerWriter:
         header = asdict(self.ledger.header)
         self._write({"kind": "header", "format": FORMAT, **header})
 
+    def reopen(self, path: str | Path) -> None:
+        """Continue the file of a run that was interrupted; a torn last line is cut off.
+
+        The run must be the same: what its header says may not have changed.
+        """
+        found = Ledger.read(path)
+        if found.closed:
+            raise InputError(f"{path}: the run has ended, and nothing may follow")
+        if found.header != self.ledger.header:
+            raise InputError(f"{path}: belongs to a run with other settings or data")
+        text = Path(path).read_bytes()
+        text = text[: text.rindex(b"\n") + 1]
+        records = [json.loads(line) for line in text.splitlines()]
+        self.ledger, self._hash = found, records[-1]["hash"]
+        latest = next((r for r in reversed(records) if r["kind"] == "setting"), None)
+        self._setting = latest and _setting(latest, len(found.header.blocks))
+        self._file = open(path, "r+", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._file.truncate(len(text))
+        self._file.seek(0, 2)
+
     def step(self, setting: Setting) -> None:
         """Record one step, before it is taken."""
         if setting != self._setting:
@@ -180,6 +200,10 @@ class LedgerWriter:
         if not self.ledger.closed:
             self._write({"kind": "end", "steps": self.ledger.steps})
             self.ledger.closed = True
+        self.pause()
+
+    def pause(self) -> None:
+        """Close the file of a run that was interrupted and may be continued."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -45,8 +45,11 @@ class Randomness:
 
     def state_dict(self) -> dict[str, Any]:
         """The whole stream from here on; as secret as the data."""
-        return {"private": self.private, "generator": self._generator.bit_generator.state}
+        state: Any = self._generator.bit_generator.state
+        words = [int(word) for word in state["state"]["state"]]  # plain values, easy to store
+        return {"private": self.private, "generator": {**state, "state": {"state": words}}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.private = self.private and bool(state["private"])
-        self._generator.bit_generator.state = state["generator"]
+        words = np.array(state["generator"]["state"]["state"], dtype=np.uint64)
+        self._generator.bit_generator.state = {**state["generator"], "state": {"state": words}}

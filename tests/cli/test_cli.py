@@ -93,9 +93,9 @@ def test_an_interrupt_leaves_a_usable_run(tmp_path):
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "(interrupted)" in out
+    assert "(interrupted; dpdt train --resume cut continues)" in out
     ledger = Ledger.read(tmp_path / "cut" / "ledger.jsonl")
-    assert ledger.closed
+    assert not ledger.closed
     assert 0 < ledger.steps < 100000
     assert (tmp_path / "cut" / "private" / "model.safetensors").exists()
     accounted = json.loads(dpdt("account", "cut", "--json", cwd=tmp_path).stdout)

@@ -9,44 +9,59 @@ import click
 
 from dpdt import config
 from dpdt.cli import options
+from dpdt.errors import InputError
 
 
 @click.command(
     epilog="Example: dpdt train digits --set privacy.epsilon=3 --out runs/first",
 )
-@click.argument("source", metavar="[PRESET|FILE]", default="digits")
+@click.argument("source", metavar="[PRESET|FILE]", required=False)
 @options.overrides
 @options.method
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; must not exist.")
+@click.option("--resume", help="Continue this run's folder after an interruption.")
 @click.option(
     "--diagnose", is_flag=True, help="Record the convergence theory's quantities in private/."
 )
 @options.as_json
 def command(
-    source: str,
+    source: str | None,
     overrides: tuple[str, ...],
     method: str | None,
     out: Path | None,
+    resume: str | None,
     diagnose: bool,
     as_json: bool,
 ) -> int:
     """Train a model, then print its accuracy and what it guarantees.
 
     The configuration is a preset's name or a TOML file. The run's folder is runs/NAME-TIME unless
-    --out names another. Ctrl-C ends the run after its current step; what it spent is accounted.
+    --out names another. Ctrl-C ends the run after its current step; what it spent is accounted, and
+    --resume continues it.
     """
-    chosen = config.load(source, overrides, method)
-    from dpdt.training.folder import default_path
+    from dpdt.training.folder import default_path, is_run
+
+    if resume:
+        if source or overrides or method or out:
+            raise InputError(f"--resume {resume}: goes on as the run began; give nothing else")
+        if not is_run(resume):
+            raise InputError(f"--resume {resume}: not the folder of a run")
+        chosen, path = config.load(str(Path(resume) / "config.toml")), Path(resume)
+    else:
+        chosen = config.load(source or "digits", overrides, method)
+        path = out or default_path(source or "digits")
     from dpdt.training.run import run
 
-    outcome = run(chosen, out or default_path(source), show_progress=not as_json, diagnose=diagnose)
+    outcome = run(
+        chosen, path, show_progress=not as_json, diagnose=diagnose, resume=resume is not None
+    )
     if as_json:
         click.echo(json.dumps(outcome.as_json()))
     else:
         click.echo(f"accuracy {outcome.accuracy:.4f} on held-out examples")
         click.echo(
             f"{outcome.steps} steps, {outcome.epochs:g} epochs, {outcome.seconds:.1f} s"
-            + ("" if outcome.finished else " (interrupted)")
+            + ("" if outcome.finished else f" (interrupted; dpdt train --resume {path} continues)")
         )
         if outcome.nonfinite:
             click.echo(

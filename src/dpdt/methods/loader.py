@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -42,6 +43,15 @@ def take(data: Any, indices: Tensor) -> Data:
     if len(indices) and int(indices[-1] - indices[0]) == len(indices) - 1 and _ascend(indices):
         return tree_map(lambda t: t[int(indices[0]) : int(indices[-1]) + 1], data)  # a view
     return tree_map(lambda t: t[indices], data)
+
+
+def fingerprint(data: Any) -> str:
+    """A hash of all examples; of a Dataset, which may be read from files, of some."""
+    digest = hashlib.sha256(str(count(data)).encode())
+    if isinstance(data, Dataset):
+        data = take(data, torch.linspace(0, count(data) - 1, min(10, count(data))).long())
+    tree_map(lambda t: digest.update(t.contiguous().numpy().tobytes()), data)
+    return digest.hexdigest()
 
 
 def _ascend(indices: Tensor) -> bool:

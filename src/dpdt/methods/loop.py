@@ -51,7 +51,8 @@ class Step:
                 "batch: each batch of the loader that prepare() returned must be used once, in "
                 "order; the guarantee rests on it"
             )
-        self.writer.step(self.plan.at(batch.step))
+        if batch.step >= self.writer.ledger.steps:  # else it was recorded before an interruption
+            self.writer.step(self.plan.at(batch.step))
         result = self.engine.step(batch)
         self._fold()
         return result
@@ -66,6 +67,12 @@ class Step:
             self.engine.finish()
             self._fold()
             self.writer.close()
+
+    def pause(self) -> None:
+        """Stop early: as `finish`, but the run can be continued from an earlier `state_dict()`."""
+        self.engine.finish()
+        self._fold()
+        self.writer.pause()
 
     def _fold(self) -> None:
         if self.whitened is not None:
@@ -202,8 +209,6 @@ def fit(
             result = step(batch)
             losses.append(result.loss)
             nonfinite += result.nonfinite
-            if on_step is not None:
-                on_step(result, batch)
             if (batch.step + 1) % loader.batches == 0:
                 record: dict[str, Any] = {
                     "epoch": batch.epoch + 1,
@@ -218,8 +223,10 @@ def fit(
                 losses, nonfinite = [], 0
                 if on_epoch is not None:
                     on_epoch(record)
+            if on_step is not None:  # last, since it may raise to stop
+                on_step(result, batch)
     except KeyboardInterrupt:
-        step.finish()
+        step.pause()
         raise
     finally:
         model.eval()

@@ -16,7 +16,7 @@ from dpdt import config
 from dpdt.config import Config
 from dpdt.data import Examples
 from dpdt.errors import InputError
-from dpdt.training.folder import is_run
+from dpdt.training.folder import RunFolder, is_run
 from dpdt.training.run import load, run
 
 RESULT = "result.json"
@@ -81,7 +81,8 @@ def compare(
     for number, cell in enumerate(todo, start=1):
         folder, settings = out / cell.folder, chosen[cell]
         if not (folder / RESULT).is_file():
-            if is_run(str(folder)):
+            resume = _can_go_on(folder, settings)
+            if is_run(str(folder)) and not resume:
                 shutil.rmtree(folder)  # what an interrupted run left
             target = "" if cell.epsilon is None else f" at ε = {cell.epsilon:g}"
             announce(f"{number}/{len(todo)} {cell.method}{target}, seed {cell.seed}")
@@ -89,7 +90,9 @@ def compare(
             if at_hand is None or at_hand[0] != key:
                 at_hand = (key, load(settings))
             _forget_peak()
-            outcome = run(settings, folder, show_progress=show_progress, examples=at_hand[1])
+            outcome = run(
+                settings, folder, show_progress=show_progress, examples=at_hand[1], resume=resume
+            )
             if not outcome.finished:
                 raise Interrupted
             record = {**outcome.as_json(), "peak_memory_mb": _peak()}
@@ -100,6 +103,13 @@ def compare(
                 f"--out {out}: {cell.folder} was run with other settings; choose a new folder"
             )
     return rows(results)
+
+
+def _can_go_on(folder: Path, settings: Config) -> bool:
+    """Whether an interrupted run of the same settings has a checkpoint."""
+    if not (is_run(str(folder)) and RunFolder.existing(folder).has_checkpoint):
+        return False
+    return _wanted(settings) == _wanted(config.load(str(folder / "config.toml")))
 
 
 def _configuration(source: str, overrides: tuple[str, ...], cell: Cell) -> Config:

@@ -3,14 +3,16 @@
 config.toml      the whole configuration
 ledger.jsonl     what was done; all that accounting needs
 metrics.jsonl    an epoch a line: ε so far
-private/         mode 0700: the model until it is released, losses, diagnostics, counts, and the
-                 accuracy after each epoch, which would tell about iterates that nobody may see
+private/         mode 0700: the model until it is released, losses, diagnostics, counts, the
+                 accuracy after each epoch, which would tell about iterates that nobody may see,
+                 the checkpoint that an interrupted run continues from, and what audits found
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from dpdt.errors import InputError
 
 LEDGER = "ledger.jsonl"
 AUDIT = "audit.json"
+CHECKPOINT = "checkpoint.pt"
 MODEL = "model.safetensors"
 
 
@@ -71,6 +74,43 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: cannot be read ({error})") from None
         return record
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Replace the checkpoint, so that one is there whatever happens meanwhile."""
+        import torch
+
+        path = self.path / "private" / CHECKPOINT
+        torch.save(state, path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+
+    def load_checkpoint(self) -> dict[str, Any]:
+        import torch
+
+        path = self.path / "private" / CHECKPOINT
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True)
+        except FileNotFoundError:
+            raise InputError(
+                f"--resume {self.path}: has no checkpoint; it was finished, or stopped too early"
+            ) from None
+        except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
+            raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
+        return state
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return (self.path / "private" / CHECKPOINT).is_file()
+
+    def remove_checkpoint(self) -> None:
+        (self.path / "private" / CHECKPOINT).unlink(missing_ok=True)
+
+    def forget_metrics_after(self, step: int) -> None:
+        """Drop the epochs that a resumed run takes again."""
+        for path in (self.path / "metrics.jsonl", self.path / "private" / "metrics.jsonl"):
+            if path.is_file():
+                lines = path.read_text("utf-8").splitlines(keepends=True)
+                kept = [line for line in lines if json.loads(line)["step"] <= step]
+                path.write_text("".join(kept), "utf-8")
 
     def save_model(self, model: Any) -> None:
         from safetensors.torch import save_model

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Interrupt:
-    """While active, the first SIGINT only asks; `check` raises once asked."""
+    """While active, the first SIGINT only sets `asked`."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -32,8 +32,3 @@ class Interrupt:
             raise KeyboardInterrupt
         self.asked = True
         print("stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if an interrupt was asked for."""
-        if self.asked:
-            raise KeyboardInterrupt

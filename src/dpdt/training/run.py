@@ -18,6 +18,7 @@ from dpdt.audit.canaries import CANARIES, Planted, marked, marked_loss
 from dpdt.config import Config, Method
 from dpdt.errors import InputError
 from dpdt.methods.dpdt import state_size
+from dpdt.methods.loader import fingerprint
 from dpdt.methods.loop import fit, prepare
 from dpdt.methods.loss import accuracy, default_loss
 from dpdt.methods.memory import gigabytes
@@ -28,6 +29,7 @@ from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
 
 NOTABLE = 100_000_000  # bytes
+PAUSE = 60.0  # seconds between checkpoints, which are taken after an epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +73,15 @@ def run(
     show_progress: bool = True,
     diagnose: bool = False,
     examples: data.Examples | None = None,
+    resume: bool = False,
 ) -> Outcome:
-    """Train as configured. An interrupt ends the run early but leaves its folder complete.
+    """Train as configured. An interrupt ends the run early, with a checkpoint and a folder that
+    accounts for what was done; with `resume` it goes on from there, as if nothing had happened.
 
     `examples` are those of `load`, if they are at hand already.
     """
+    folder = RunFolder.existing(path) if resume else None
+    state = folder.load_checkpoint() if folder else None
     facts = data.facts(config.data.name, config.data.limit)
     public, examples = data.set_aside(examples or load(config), config.data.public)
     model = models.build(config.model, facts, config.train.seed)
@@ -84,7 +90,11 @@ def run(
         raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
     _say_size(config, sum(p.numel() for p in learner.parameters() if p.requires_grad), facts)
     # Everything that can be refused is refused here, before the folder exists.
-    planted = Planted.plant(examples.train, config) if config.audit.canaries else None
+    planted = None
+    if config.audit.canaries and folder:
+        planted = Planted.again(examples.train, config, folder.read_private(CANARIES))
+    elif config.audit.canaries:
+        planted = Planted.plant(examples.train, config)
     step, loader = prepare(
         marked(learner, config) if config.audit.gradient else learner,
         planted.data if planted else examples.train,
@@ -95,12 +105,28 @@ def run(
         using=config,
         diagnose=diagnose,
     )
-    folder = RunFolder(path)
-    folder.write_config(config)
-    if planted:
-        folder.write_private(CANARIES, planted.record())
-    step.writer.open(folder.ledger)
+    trained_on = fingerprint(planted.data if planted else examples.train)
     nonfinite, start = 0, time.perf_counter()
+    if folder is None or state is None:
+        folder = RunFolder(path)
+        folder.write_config(config)
+        if planted:
+            folder.write_private(CANARIES, planted.record())
+        step.writer.open(folder.ledger)
+    else:
+        if state["data"] != trained_on:  # the same noise on other data would give both away
+            raise InputError(f"--resume {path}: the training data have changed since")
+        step.writer.reopen(folder.ledger)
+        step.load_state_dict(state["step"])
+        folder.forget_metrics_after(step.engine.steps)
+        nonfinite, start = state["nonfinite"], start - state["seconds"]
+
+    def checkpoint() -> None:
+        seconds = time.perf_counter() - start
+        record = {"step": step.state_dict(), "data": trained_on, "nonfinite": nonfinite}
+        folder.save_checkpoint({**record, "seconds": seconds})
+
+    latest = time.perf_counter()
     # Privacy-loss distributions take time: ten looks a run, on a coarse grid, are enough.
     poisson = step.plan.header.sampling == "poisson"
     pause = math.ceil(config.train.epochs / 10) if poisson else 1
@@ -118,12 +144,18 @@ def run(
         known = None if epsilon == math.inf else epsilon
         folder.metrics({**record, "epsilon": known, "seconds": time.perf_counter() - start})
         display.epoch(record["accuracy"], epsilon)
+        nonlocal latest
+        if time.perf_counter() - latest > PAUSE:
+            checkpoint()
+            latest = time.perf_counter()
 
     def on_step(result: StepResult, batch: Batch) -> None:
         nonlocal nonfinite
         nonfinite += result.nonfinite
         display.step(batch.epoch, result.loss)
-        interrupt.check()
+        if interrupt.asked:
+            checkpoint()
+            raise KeyboardInterrupt
 
     finished = False
     with display, Interrupt() as interrupt:
@@ -138,8 +170,10 @@ def run(
             )
             finished = True
         except KeyboardInterrupt:
-            pass  # the ledger is closed; what was done is told below
+            pass  # the ledger has all that was done, which is told below
     folder.save_model(model)
+    if finished:
+        folder.remove_checkpoint()
     if isinstance(step.engine, PateEngine):
         folder.write_private("pate.json", step.engine.data_dependent(config.privacy.delta))
     ledger = step.writer.ledger

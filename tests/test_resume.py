@@ -1,0 +1,138 @@
+"""An interrupted run goes on as if nothing had happened, for every method."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dpdt import config
+from dpdt.errors import InputError
+from dpdt.ledger import Ledger, LedgerWriter
+from dpdt.methods.loader import fingerprint
+from dpdt.training import run as running
+from dpdt.training.folder import RunFolder
+from dpdt.training.run import run
+
+SETS = {
+    "dpdt": ("train.epochs=6",),
+    "dpsgd": ("train.epochs=6", "method.optimizer=adamw"),
+    "gep": ("train.epochs=4", "method.directions=10"),
+    "pate": ("method.teachers=5", "method.teacher_epochs=2", "train.epochs=2"),
+    "plain": ("train.epochs=3",),
+}
+FIXED = ("privacy.noise_seed=1", "privacy.epsilon=8.0", "audit.canaries=20")
+
+
+class Cut(running.Interrupt):
+    """Asks to stop after some steps."""
+
+    steps = 3
+
+    @property
+    def asked(self):
+        self.count = getattr(self, "count", 0) + 1
+        return self.count > self.steps
+
+    @asked.setter
+    def asked(self, value):
+        pass
+
+
+def cut(monkeypatch, chosen, path, steps=3):
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "Interrupt", type("Here", (Cut,), {"steps": steps}))
+        return run(chosen, path, show_progress=False)
+
+
+@pytest.mark.parametrize("method", SETS)
+def test_bit_for_bit(method, tmp_path, monkeypatch):
+    chosen = config.load("digits", (*SETS[method], *FIXED), method)
+    outcome = cut(monkeypatch, chosen, tmp_path / "cut")
+    assert not outcome.finished
+    assert outcome.steps == 4
+    again = run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+    assert again.finished
+    # the coins of the canaries are secret, so a whole run needs the same ones
+    record = json.loads((tmp_path / "cut" / "private" / "canaries.json").read_text())
+    monkeypatch.setattr(
+        running.Planted,
+        "plant",
+        classmethod(lambda cls, data, settings: cls.again(data, settings, record)),
+    )
+    whole = run(chosen, tmp_path / "whole", show_progress=False)
+    models = [load_file(tmp_path / n / "private" / "model.safetensors") for n in ("cut", "whole")]
+    for name in models[0]:
+        assert torch.equal(models[0][name], models[1][name]), name
+    assert (again.accuracy, again.steps) == (whole.accuracy, whole.steps)
+    ledgers = [(tmp_path / n / "ledger.jsonl").read_text() for n in ("cut", "whole")]
+    assert ledgers[0] == ledgers[1]
+    metrics = [
+        [json.loads(line)["step"] for line in (tmp_path / n / "metrics.jsonl").open()]
+        for n in ("cut", "whole")
+    ]
+    assert metrics[0] == metrics[1]
+    assert not (tmp_path / "cut" / "private" / "checkpoint.pt").exists()
+
+
+def test_steps_after_the_checkpoint_are_taken_again_but_recorded_once(tmp_path, monkeypatch):
+    """As after a crash: the ledger is ahead of the checkpoint, and its last line is torn."""
+    chosen = config.load("digits", ("train.epochs=8", *FIXED))
+    cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
+    state = (tmp_path / "cut" / "private" / "checkpoint.pt").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "Interrupt", type("Later", (Cut,), {"steps": 2}))
+        run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+    (tmp_path / "cut" / "private" / "checkpoint.pt").write_bytes(state)
+    ledger = tmp_path / "cut" / "ledger.jsonl"
+    assert Ledger.read(ledger).steps == 6
+    ledger.write_text(ledger.read_text() + '{"kind": "st')
+    outcome = run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+    found = Ledger.read(ledger)
+    assert (found.steps, found.closed, outcome.steps) == (8, True, 8)
+
+
+def test_long_runs_leave_a_checkpoint_after_an_epoch(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "PAUSE", -1.0)
+    saved = []
+    monkeypatch.setattr(
+        RunFolder, "save_checkpoint", lambda self, state: saved.append(state["step"]["engine"])
+    )
+    run(config.load("digits", ("train.epochs=3",)), tmp_path / "run", show_progress=False)
+    assert [s["steps"] for s in saved] == [1, 2, 3]
+
+
+def test_what_cannot_be_resumed(tmp_path, monkeypatch):
+    chosen = config.load("digits", ("train.epochs=5", *FIXED))
+    run(chosen, tmp_path / "done", show_progress=False)
+    with pytest.raises(InputError, match="has no checkpoint; it was finished"):
+        run(chosen, tmp_path / "done", show_progress=False, resume=True)
+    cut(monkeypatch, chosen, tmp_path / "cut")
+    other = config.load("digits", ("train.epochs=5", *FIXED, "train.batch_size=700"))
+    with pytest.raises(InputError, match="other settings or data"):
+        run(other, tmp_path / "cut", show_progress=False, resume=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "fingerprint", lambda data: "another")
+        with pytest.raises(InputError, match="training data have changed"):
+            run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+    (tmp_path / "cut" / "private" / "checkpoint.pt").write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"checkpoint.pt: cannot be read"):
+        run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+
+
+def test_a_ledger_that_has_ended_is_not_reopened(tmp_path):
+    chosen = config.load("digits", ("train.epochs=2",))
+    run(chosen, tmp_path / "done", show_progress=False)
+    ledger = Ledger.read(tmp_path / "done" / "ledger.jsonl")
+    writer = LedgerWriter(ledger.header)
+    with pytest.raises(InputError, match="has ended, and nothing may follow"):
+        writer.reopen(tmp_path / "done" / "ledger.jsonl")
+
+
+def test_a_changed_example_changes_the_fingerprint():
+    x, y = torch.zeros(10, 3), torch.arange(10)
+    other = x.clone()
+    other[7, 1] = 1e-6
+    assert fingerprint((x, y)) == fingerprint((x.clone(), y))
+    assert fingerprint((x, y)) != fingerprint((other, y))
+    assert fingerprint((x, y)) != fingerprint((x, y + 1))
