@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dpdt.cli import options
 from dpdt.errors import InputError
+
+if TYPE_CHECKING:
+    from dpdt.audit.worst_case import Case
 
 WORST_CASE = "worst-case"
 
@@ -56,7 +60,8 @@ def command(
     worst-case runs the instance that refutes the paper's bound through the real engine.
     """
     if target == WORST_CASE:
-        return _worst_case(memories, epochs, trials, confidence, strict, figure, as_json)
+        cases = _worst_case(memories.split(","), epochs, trials, confidence, show=not as_json)
+        return _tell(cases, confidence, strict=strict, figure=figure, as_json=as_json)
     from dpdt.audit.run import audit
     from dpdt.report.audit import draw, table
     from dpdt.training.progress import counting
@@ -76,38 +81,34 @@ def command(
 
 
 def _worst_case(
-    memories: str,
-    epochs: int,
-    trials: int,
-    confidence: float,
-    strict: bool,
-    figure: Path | None,
-    as_json: bool,
-) -> int:
+    memories: list[str], epochs: int, trials: int, confidence: float, *, show: bool
+) -> list[Case]:
     from dpdt.audit.worst_case import AUXILIARIES, Instance, audit
-    from dpdt.report.audit import draw_worst_case, worst_case_table
     from dpdt.training.progress import counting
 
-    chosen = memories.split(",")
-    for memory in chosen:
+    for memory in memories:
         if memory not in AUXILIARIES:
             raise InputError(f"--memory: must be among {', '.join(AUXILIARIES)}, found {memory!r}")
     looks = tuple(e for e in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if e < epochs)
     instance = Instance(epochs=(*looks, epochs))
-    total = len(chosen) * epochs * instance.batches
-    with counting("steps", total, enabled=not as_json) as advance:
-        cases = audit(
-            chosen,
+    steps = epochs * instance.batches
+    with counting("steps", len(memories) * steps, enabled=show) as advance:
+        return audit(
+            memories,
             instance=instance,
             trials=trials,
             beta=1 - confidence,
-            on_step=lambda memory, step: advance(
-                chosen.index(memory) * epochs * instance.batches + step
-            ),
+            on_step=lambda memory, step: advance(memories.index(memory) * steps + step),
         )
+
+
+def _tell(
+    cases: list[Case], confidence: float, *, strict: bool, figure: Path | None, as_json: bool
+) -> int:
+    from dpdt.report.audit import draw_worst_case, worst_case_table
+
     if figure is not None:
         draw_worst_case(cases, figure)
-    broken = [c for c in cases for g in c.privacy.guarantees if g.valid and c.refutes(g.accountant)]
     if as_json:
         record = {"confidence": confidence, "cases": [case.as_json() for case in cases]}
         click.echo(json.dumps(record))
@@ -116,4 +117,5 @@ def _worst_case(
         click.echo(
             f"\nAll at once with {confidence:.0%} confidence; only the last iterate is seen."
         )
+    broken = [c for c in cases for g in c.privacy.guarantees if g.valid and c.refutes(g.accountant)]
     return 1 if strict and broken else 0
