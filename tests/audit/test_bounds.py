@@ -102,6 +102,14 @@ def test_exceeds_the_truth_in_at_most_the_nominal_share_of_repeats():
     assert above["cheating"] > above["mu"]
 
 
+def test_a_threshold_is_chosen_without_looking_at_the_trials_it_is_judged_on():
+    """Every fourth trial is blank: from those, nothing that tells the others apart can be learnt."""
+    inside, outside = np.full(400, 10.0), np.full(400, 5.0)
+    inside[::4] = outside[::4] = 0.0
+    found = measure(inside, outside, delta=1e-5, beta=0.05)
+    assert (found.epsilon, found.mu) == (0.0, 0.0)
+
+
 def test_one_run_stays_below_the_truth_and_finds_most_of_it():
     """Randomised response about each canary: ε is known, guesses are independent."""
     generator = np.random.default_rng(3)
