@@ -218,7 +218,7 @@ def audit(
     memories: Sequence[str],
     *,
     instance: Instance | None = None,
-    trials: int = 2000,
+    trials: int = 3000,
     delta: float = 1e-5,
     beta: float = 0.05,
     on_step: Callable[[str, int], None] = lambda *_: None,

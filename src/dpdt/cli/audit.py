@@ -31,7 +31,7 @@ WORST_CASE = "worst-case"
               help="Worst case: memories to try, comma-separated.")  # fmt: skip
 @click.option("--epochs", type=click.IntRange(1), default=200, show_default=True,
               help="Worst case: epochs to run.")  # fmt: skip
-@click.option("--trials", type=click.IntRange(100), default=2000, show_default=True,
+@click.option("--trials", type=click.IntRange(100), default=3000, show_default=True,
               help="Worst case: independent trials on each side.")  # fmt: skip
 @click.option("--confidence", type=click.FloatRange(0.5, 1, True, True), default=0.95,
               show_default=True)  # fmt: skip
