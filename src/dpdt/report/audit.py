@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from dpdt.audit.worst_case import Case
 
 
+COLOURS = {
+    "composition": "tab:blue",
+    "hidden-state-convex": "tab:green",
+    "hidden-state-contraction": "tab:orange",
+    "paper": "tab:red",
+}
+
+
 def table(report: Report) -> str:
     """The attacks on a run, then what they say of its guarantees."""
     lines = [f"{'attack':28} {'AUC':>22} {'accuracy':>22} {'TPR at 1% FPR':>14}"]
@@ -106,8 +114,10 @@ def draw_worst_case(cases: list[Case], path: Path) -> None:
                 for c in mine
             ]
             style = "-" if g.valid else "--"
-            axes.plot(epochs, values, style, label=g.accountant + ("" if g.valid else " (claimed)"))
-        axes.plot(epochs, [max(c.measured.epsilon, 1e-3) for c in mine], "ko-", label="measured")
+            label = g.accountant + ("" if g.valid else " (claimed)")
+            axes.plot(epochs, values, style, color=COLOURS[g.accountant], label=label)
+        measured = [c.measured.epsilon or np.nan for c in mine]  # 0 has no place on this axis
+        axes.plot(epochs, measured, "ko-", label="measured")
         axes.set(xscale="log", yscale="log", xlabel="epochs", ylabel="ε", title=f"memory {memory}")
         axes.legend()
         axes.grid(alpha=0.3)
