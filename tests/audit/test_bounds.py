@@ -103,7 +103,7 @@ def test_exceeds_the_truth_in_at_most_the_nominal_share_of_repeats():
 
 
 def test_a_threshold_is_chosen_without_looking_at_the_trials_it_is_judged_on():
-    """Every fourth trial is blank: from those, nothing that tells the others apart can be learnt."""
+    """Every fourth trial is blank: from those, nothing about the others can be learnt."""
     inside, outside = np.full(400, 10.0), np.full(400, 5.0)
     inside[::4] = outside[::4] = 0.0
     found = measure(inside, outside, delta=1e-5, beta=0.05)

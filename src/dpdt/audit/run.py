@@ -16,7 +16,7 @@ from dpdt.audit.metrics import Answers, Attack, attack_all, auc, check_enough, e
 from dpdt.audit.target import Target
 from dpdt.methods.loader import take
 from dpdt.methods.loss import answers
-from dpdt.training.folder import AUDIT, RunFolder
+from dpdt.training.folder import AUDIT
 
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # attack → scores of members, of others
 
@@ -80,20 +80,16 @@ def audit(
     target = Target.read(path)
     examples, seed = target.examples, target.config.train.seed
     inside = take(examples.train, torch.from_numpy(target.members))
-    members, others = (_said(target, part) for part in (inside, examples.test))
-    found = attack_all(
-        Answers.from_logits(*members), Answers.from_logits(*others), repeats=repeats, seed=seed
-    )
-    curves: Curves = {"loss": tuple(loss(Answers.from_logits(*s)) for s in (members, others))}  # type: ignore[dict-item]
+    members, others = _said(target, inside), _said(target, examples.test)
+    known, unknown = Answers.from_logits(*members), Answers.from_logits(*others)
+    found = attack_all(known, unknown, repeats=repeats, seed=seed)
+    curves: Curves = {"loss": (loss(known), loss(unknown))}
     if shadows:
-        for name, (known, unknown) in _likelihoods(
-            target, members, others, shadows, targets, on_shadow
-        ).items():
-            nobody = np.zeros(len(known), dtype=int)  # one threshold for all classes
-            found.append(
-                evaluate(name, (known, nobody), (unknown, nobody), repeats=repeats, seed=seed)
-            )
-            curves[name] = (known, unknown)
+        likelihoods = _likelihoods(target, members, others, shadows, targets, on_shadow)
+        for name, pair in likelihoods.items():
+            scored = [(s, np.zeros(len(s), dtype=int)) for s in pair]  # one threshold for all
+            found.append(evaluate(name, *scored, repeats=repeats, seed=seed))
+        curves |= likelihoods
     privacy = account(target.ledger, target.config.privacy.delta)
     bound, area = None, None
     if target.planted is not None:
@@ -116,7 +112,7 @@ def audit(
         canary_auc=area,
         curves=curves,
     )
-    RunFolder.existing(target.folder.path).write_private(AUDIT, report.as_json())
+    target.folder.write_private(AUDIT, report.as_json())
     return report
 
 
