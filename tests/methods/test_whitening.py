@@ -102,11 +102,14 @@ def test_state_continues_where_it_was():
     again, other = prepare(second, (x, y), **options)
     again.load_state_dict(state)
     assert torch.equal(first.weight, second.weight)
+    assert again.privacy().steps == 3  # what was done before is not forgotten
+    assert again.writer.ledger.runs == step.writer.ledger.runs
     for s, ls in ((step, batches), (again, iter(other))):
         for batch in ls:
             s(batch)
         s.finish()
     assert torch.equal(first.weight, second.weight)
+    assert again.writer.ledger.runs == step.writer.ledger.runs
 
 
 def refused(message, model, given, **options):

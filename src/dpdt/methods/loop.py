@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import parameters_of
 from dpdt.config import PUBLIC, Method, Settings, settings
 from dpdt.errors import InputError
-from dpdt.ledger import LedgerWriter
+from dpdt.ledger import LedgerWriter, Setting
 from dpdt.methods import Engine, make
 from dpdt.methods.augment import Augment
 from dpdt.methods.loader import Loader, count
@@ -80,9 +80,19 @@ class Step:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the run needs to continue bit for bit. As secret as the data."""
-        return {"engine": self.engine.state_dict(), "loader": self.loader.state_dict()}
+        taken = [[asdict(run.setting), run.steps] for run in self.writer.ledger.runs]
+        return {
+            "engine": self.engine.state_dict(),
+            "loader": self.loader.state_dict(),
+            "ledger": taken,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict()`; what its run did before enters this ledger, if it is not
+        there yet."""
+        settings = [Setting(**setting) for setting, steps in state["ledger"] for _ in range(steps)]
+        for setting in settings[self.writer.ledger.steps :]:
+            self.writer.step(setting)
         self.engine.load_state_dict(state["engine"])
         self.loader.load_state_dict(state["loader"])
         self._fold()
