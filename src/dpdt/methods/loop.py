@@ -90,10 +90,10 @@ class Step:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict()`; what its run did before enters this ledger, if it is not
         there yet."""
+        self.engine.load_state_dict(state["engine"])
         settings = [Setting(**setting) for setting, steps in state["ledger"] for _ in range(steps)]
         for setting in settings[self.writer.ledger.steps :]:
             self.writer.step(setting)
-        self.engine.load_state_dict(state["engine"])
         self.loader.load_state_dict(state["loader"])
         self._fold()
 
