@@ -13,14 +13,20 @@ from torch import Tensor
 Data = Any  # a tensor, or a tuple, list or mapping of them, examples along the first dimension
 
 
-def tree_map(function: Callable[[Tensor], Any], data: Data) -> Data:
-    """Apply a function to every tensor of a batch, keeping its shape; other values stay."""
+def tree_map(function: Callable[..., Any], data: Data, *others: Data) -> Data:
+    """Apply a function to every tensor of a batch, keeping its shape; other values stay.
+
+    Further batches of the same shape give the function further arguments.
+    """
     if isinstance(data, Tensor):
-        return function(data)
+        return function(data, *others)
     if isinstance(data, Mapping):
-        return {key: tree_map(function, value) for key, value in data.items()}
+        return {
+            key: tree_map(function, value, *(other[key] for other in others))
+            for key, value in data.items()
+        }
     if isinstance(data, tuple | list):
-        return tuple(tree_map(function, value) for value in data)
+        return tuple(tree_map(function, *values) for values in zip(data, *others, strict=True))
     return data
 
 

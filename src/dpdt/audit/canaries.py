@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dpdt.algorithm.batch import tree_map
 from dpdt.audit.metrics import logit
 from dpdt.config import Config, Method
 from dpdt.data import facts
@@ -126,22 +127,16 @@ def _pair(kind: str, real: Any, classes: int, generator: np.random.Generator) ->
 
 def _where(inside: Tensor, first: Any, second: Any) -> Any:
     """The first's examples where `inside`, the second's elsewhere."""
-    if isinstance(first, Tensor):
-        return torch.where(inside.view(-1, *[1] * (first.dim() - 1)), first, second)
-    if isinstance(first, dict):
-        return {k: _where(inside, v, second[k]) for k, v in first.items()}
-    return tuple(_where(inside, a, b) for a, b in zip(first, second, strict=True))
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(inside.view(-1, *[1] * (a.dim() - 1)), a, b)
+
+    return tree_map(choose, first, second)
 
 
 def _with(data: Any, places: Tensor, chosen: Any) -> Any:
     """A copy of the data with other examples at some places."""
-    if isinstance(data, Tensor):
-        copy = data.clone()
-        copy[places] = chosen.to(data)
-        return copy
-    if isinstance(data, dict):
-        return {k: _with(v, places, chosen[k]) for k, v in data.items()}
-    return tuple(_with(a, places, b) for a, b in zip(data, chosen, strict=True))
+    return tree_map(lambda t, new: t.index_copy(0, places, new.to(t)), data, chosen)
 
 
 def coordinates(parameters: int, canaries: int, seed: int) -> Tensor:

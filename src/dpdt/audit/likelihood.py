@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr
 
+from dpdt.algorithm.batch import tree_map
 from dpdt.audit.metrics import logit
 from dpdt.config import Config
 from dpdt.errors import InputError
@@ -190,10 +191,5 @@ def _shadow(targets: Targets, folder: Path, shadow: int) -> int:
 def _join(first: Any, second: Any) -> Any:
     """Two batches of examples as one."""
     import torch
-    from torch import Tensor
 
-    if isinstance(first, Tensor):
-        return torch.cat([first, second])
-    if isinstance(first, dict):
-        return {k: _join(v, second[k]) for k, v in first.items()}
-    return tuple(_join(a, b) for a, b in zip(first, second, strict=True))
+    return tree_map(lambda a, b: torch.cat([a, b]), first, second)

@@ -26,6 +26,7 @@ from dpdt.accounting import Privacy, account
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import Engine
 from dpdt.algorithm.layout import ENTRY
+from dpdt.algorithm.recipe import Recipe
 from dpdt.audit.bounds import Measured, measure
 from dpdt.errors import InputError
 from dpdt.ledger import Block, Header, Ledger
@@ -62,9 +63,7 @@ class Instance:
         """|x|; without memory its contribution is 2ρη·x."""
         return SIZE[self.memory] * self.clip / (2 * self.penalty * self.lr)
 
-    def recipe(self, coordinates: int) -> Any:
-        from dpdt.algorithm.recipe import Recipe
-
+    def recipe(self, coordinates: int) -> Recipe:
         return Recipe(
             auxiliaries=self.auxiliaries,
             clip=(self.clip,) * coordinates,
