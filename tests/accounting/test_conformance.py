@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dpdt.accounting import ACCOUNTANTS, account
 from dpdt.accounting.calibrate import scaled
 from dpdt.accounting.gaussian import epsilon_of
+from dpdt.accounting.guarantee import Guarantee, Measurement, Privacy
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.ledger import Block, Header, Ledger, Setting
 
@@ -348,3 +349,22 @@ def test_an_export_takes_the_headline_back_to_composition():
     assert before.accountant != "composition"
     assert after.accountant == "composition"
     assert after.epsilon > before.epsilon
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "upper", "lower"),
+    [(3.0004, 3.001, 3.0), (2.9999, 3.0, 2.999), (3.0, 3.0, 3.0), (1e6 + 1, 1.001e6, 1e6)],
+)
+def test_what_is_printed_of_a_bound_is_a_bound(epsilon, upper, lower):
+    """Rounding 3.0004 to 3 would print an ε that is not proven."""
+    guarantee = Guarantee(
+        accountant="composition", epsilon=epsilon, delta=1e-5, mu=None, unit="example",
+        relation="replace-one", observer="all iterates",
+    )  # fmt: skip
+    privacy = Privacy(
+        delta=1e-5, unit="example", relation="replace-one", steps=1, epochs=1.0,
+        guarantees=(guarantee,), measured=Measurement(epsilon=epsilon, confidence=0.95, how="x"),
+    )  # fmt: skip
+    first, last = str(privacy).splitlines()
+    assert float(first.split()[2]) == upper
+    assert float(last.split()[2]) == lower

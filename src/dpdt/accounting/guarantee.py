@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 from typing import Any, Protocol
 
 from dpdt.ledger import Ledger
@@ -50,9 +52,8 @@ class Measurement:
     how: str
 
     def __str__(self) -> str:
-        return (
-            f"ε ≥ {_number(self.epsilon):9} measured  {self.how}, {self.confidence:.0%} confidence"
-        )
+        number = shown(self.epsilon, ROUND_FLOOR)
+        return f"ε ≥ {number:9} measured  {self.how}, {self.confidence:.0%} confidence"
 
 
 class Accountant(Protocol):
@@ -158,13 +159,13 @@ def _line(g: Guarantee, *, headline: bool) -> str:
     if g.valid:
         status = "proven  " if headline else "holds   "
         return (
-            f"ε ≤ {_number(g.epsilon):9} {status}  {g.accountant} · {neighbour} · "
+            f"ε ≤ {shown(g.epsilon, ROUND_CEILING):9} {status}  {g.accountant} · {neighbour} · "
             f"δ = {_short(g.delta)} · {g.observer}"
         )
     why = g.failed.why if g.failed else ""
     if g.epsilon == float("inf"):
         return f"    {'':9} {'no bound':9} {g.accountant} · {why}"
-    return f"ε = {_number(g.epsilon):9} claimed   {g.accountant} · not valid here: {why}"
+    return f"ε = {shown(g.epsilon):9} claimed   {g.accountant} · not valid here: {why}"
 
 
 def _short(x: float) -> str:
@@ -172,8 +173,12 @@ def _short(x: float) -> str:
     return f"{x:g}".replace("e-0", "e-")
 
 
-def _number(x: float) -> str:
-    return "∞" if x == float("inf") else f"{x:.4g}" if x < 1e5 else f"{x:.3e}"
+def shown(x: float, rounding: str = ROUND_HALF_EVEN) -> str:
+    """Four digits. An upper bound is rounded up, a lower one down, so that both stay true."""
+    if math.isinf(x):
+        return "∞"
+    x = float(Context(prec=4, rounding=rounding).create_decimal_from_float(x))
+    return f"{x:.4g}" if x < 1e5 else f"{x:.3e}"
 
 
 def _finite(x: float | None) -> float | None:

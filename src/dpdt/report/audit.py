@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_FLOOR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpdt.accounting.guarantee import shown
 from dpdt.report.privacy import new_figure, save
 
 if TYPE_CHECKING:
@@ -85,7 +87,8 @@ def worst_case_table(cases: list[Case]) -> str:
     for case in _last(cases):
         lines.append(
             f"memory {case.memory}, K = {case.auxiliaries}, {case.epochs} epochs: "
-            f"measured μ ≥ {case.measured.mu:.3f}, ε ≥ {case.measured.epsilon:.3f}"
+            f"measured μ ≥ {shown(case.measured.mu, ROUND_FLOOR)}, "
+            f"ε ≥ {shown(case.measured.epsilon, ROUND_FLOOR)}"
         )
         for g in case.as_json()["accountants"]:
             mu = "" if g["mu"] is None else f"μ = {g['mu']:.4g}"

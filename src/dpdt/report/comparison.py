@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN
 from pathlib import Path
 from typing import Any
 
+from dpdt.accounting.guarantee import shown
 from dpdt.report.privacy import new_figure, save
 
 
@@ -19,14 +21,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         accuracy = f"{row['accuracy_mean']:.4f}" + ("" if spread is None else f" ± {spread:.4f}")
         lines.append(
             f"{row['method']:8} {_number(row['target_epsilon'], '-'):>8} {accuracy:>18} "
-            f"{_number(row['proven_epsilon'], '∞'):>9} {_number(row['claimed_epsilon'], '-'):>9} "
+            f"{_number(row['proven_epsilon'], '∞', ROUND_CEILING):>9} "
+            f"{_number(row['claimed_epsilon'], '-'):>9} "
             f"{row['seconds']:8.1f} {row['peak_memory_mb']:8d}"
         )
     return "\n".join(lines)
 
 
-def _number(x: float | None, otherwise: str) -> str:
-    return otherwise if x is None else f"{x:.4g}"
+def _number(x: float | None, otherwise: str, rounding: str = ROUND_HALF_EVEN) -> str:
+    return otherwise if x is None else shown(x, rounding)
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
