@@ -22,7 +22,7 @@ from dpdt.algorithm.proximal import REGULARIZERS
 from dpdt.errors import InputError
 
 PER_EXAMPLE = "per-example"
-AUTO = "auto"  # the learning rate and penalty that fit the noise
+AUTO = "auto"  # what fits the noise, the model, the length of the run
 PUBLIC = "public"  # the preconditioner from public inputs
 MEMORIES = ("auxiliary", "shared", "none")
 NAMES = ("dpdt", "dpsgd", "gep", "pate", "plain")
@@ -56,12 +56,16 @@ def integer(default: int | None, least: int) -> Any:
     return key(default, f"a whole number from {least}", lambda v: _integer(v) and v >= least)
 
 
-def choice(default: str, options: tuple[str, ...]) -> Any:
+def choice(default: str | None, options: tuple[str, ...]) -> Any:
     return key(default, "one of " + ", ".join(options), lambda v: v in options)
 
 
 def flag(default: bool) -> Any:
     return key(default, "true or false", lambda v: isinstance(v, bool))
+
+
+def or_auto(default: float | str | None, words: str, check: Callable[[Any], bool]) -> Any:
+    return key(default, f"{words} or {AUTO!r}", lambda v: v == AUTO or (_number(v) and check(v)))
 
 
 def _table_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -104,7 +108,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Decoupled training, Algorithm 1."""
+    """Decoupled training, Algorithm 1. Keys without a value here take it from RULE or OWN."""
 
     name: str = choice("dpdt", NAMES)
     auxiliaries: int | str = key(
@@ -113,17 +117,15 @@ class Method:
         lambda v: v == PER_EXAMPLE or (_integer(v) and v >= 1),
     )
     memory: str = choice("shared", MEMORIES)
-    sampling: str = choice("partition", ("partition", "poisson"))
+    sampling: str = choice(None, ("partition", "poisson"))
     reshuffle: bool = flag(False)
-    preconditioner: str = choice("identity", (*DECAYS, PUBLIC))
+    preconditioner: str = choice(None, (*DECAYS, PUBLIC, AUTO))
     preconditioner_decay: float | None = number(None, most=0.999999)
     floor: float = positive(1e-8)
-    lr: float | str = key(
-        0.1, f"a positive number or {AUTO!r}", lambda v: v == AUTO or (_number(v) and v > 0)
-    )
-    global_lr: float = positive(0.99)
+    lr: float | str = or_auto(None, "a positive number", lambda v: v > 0)
+    global_lr: float = positive(None)
     penalty: Any = key(
-        1.0,
+        None,
         "a positive number, 'auto', a list with one for each auxiliary, or a table "
         "{value, …schedule}",
         lambda v: (
@@ -134,7 +136,7 @@ class Method:
         ),
     )
     clip: Any = key(
-        1.0,
+        None,
         "a positive number, or a table of them by kind or block",
         _table_of(lambda v: _number(v) and v > 0),
     )
@@ -155,12 +157,49 @@ class Method:
     regularizer: str = choice("l2", REGULARIZERS)
     weight_decay: float = number(0.0)
     auxiliary_weight_decay: float = number(0.0)
-    granularity: str = choice("layer", GRANULARITIES)
-    averaging: float = number(0.0, most=0.999999)
+    granularity: str = choice(None, GRANULARITIES)
+    averaging: float | str = or_auto(None, "a number from 0 below 1", lambda v: 0 <= v < 1)
+
+    def __post_init__(self) -> None:
+        for name, value in (RULE if self._by_rule() else OWN).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+
+    def _by_rule(self) -> bool:
+        """Whether the learning rate is left to the rule, and nothing given speaks against it."""
+        if self.lr is not None:
+            return self.lr == AUTO
+        given = [getattr(self, name) for name in RULE if name not in ("clip", "averaging")]
+        left = self.noise is None and all(value is None for value in given)
+        return left and self.memory == "shared" and self.per_example
 
     @property
     def per_example(self) -> bool:
         return self.auxiliaries == PER_EXAMPLE
+
+
+# The rule that is the best known at a proven ε (docs/results.md), for those who leave it to us …
+RULE: dict[str, Any] = {
+    "sampling": "poisson",
+    "preconditioner": AUTO,
+    "lr": AUTO,
+    "global_lr": 1.0,
+    "penalty": AUTO,
+    "clip": 0.1,
+    "granularity": "model",
+    "averaging": AUTO,
+}
+# … and where a run's own numbers start from.
+OWN: dict[str, Any] = {
+    "sampling": "partition",
+    "preconditioner": "identity",
+    "lr": 0.1,
+    "global_lr": 0.99,
+    "penalty": 1.0,
+    "clip": 1.0,
+    "granularity": "layer",
+    "averaging": 0.0,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -473,7 +512,7 @@ def _check_together(method: Method, train: Train, privacy: Privacy) -> None:
             "method.noise: missing; give it, or a target privacy.epsilon to calibrate it for",
         ),
         (
-            method.memory == "none" and method.preconditioner not in ("identity", PUBLIC),
+            method.memory == "none" and method.preconditioner in ("rmsprop", "adam"),
             "method.preconditioner: memory 'none' keeps no state, so it must be identity or "
             f"public, found {method.preconditioner!r}",
         ),
@@ -505,16 +544,16 @@ def _check_together(method: Method, train: Train, privacy: Privacy) -> None:
             '"per-example", since an example changes what its auxiliary\'s others contribute',
         ),
         (
-            (method.lr == AUTO) != (method.penalty == AUTO),
-            "method.penalty: must be 'auto' exactly when method.lr is: they are chosen together, "
-            f"found {method.penalty!r} with lr = {method.lr!r}",
+            method.lr == AUTO and method.penalty != AUTO,
+            "method.penalty: must be 'auto' when method.lr is: they are chosen together, found "
+            f"{method.penalty!r}",
         ),
         (
             method.lr == AUTO
-            and (method.preconditioner, method.memory, method.granularity, privacy.accountant)
-            != (PUBLIC, "shared", "model", "composition"),
-            "method.lr: 'auto' is for preconditioner 'public', memory 'shared', granularity "
-            "'model' and accountant composition; give a number",
+            and (method.sampling, method.memory, method.granularity, privacy.accountant)
+            != ("poisson", "shared", "model", "composition"),
+            "method.lr: 'auto' is for poisson sampling, memory 'shared', granularity 'model' and "
+            "accountant composition; give a number",
         ),
         (
             method.preconditioner == PUBLIC and train.augment,

@@ -1,4 +1,4 @@
-"""The preconditioner from public inputs, and the learning rate that fits the noise."""
+"""The preconditioner from public inputs."""
 
 import math
 
@@ -8,7 +8,6 @@ from torch import nn
 
 import dpdt
 from dpdt import config, data, models
-from dpdt.cli.source import planned
 from dpdt.errors import InputError
 from dpdt.methods.loop import prepare
 from dpdt.methods.whitening import Whitened, Whitening
@@ -130,63 +129,6 @@ def test_what_cannot_be_whitened():
     refused("at least 2 public", nn.Linear(6, 2), (x, y), public=public * math.nan)
     refused(r"tuple of tensors \(x, y\)", nn.Linear(6, 2), {"x": x, "labels": y}, public=public)
     refused("leave it false", nn.Linear(6, 2), (x, y), public=public, augment=True)
-
-
-@pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_the_learning_rate_lets_a_fixed_amount_of_noise_through(epsilon):
-    """Simulated: noise alone, through the engine, ends with the deviation that was meant."""
-    chosen = config.settings(
-        epochs=60, batch_size=50, epsilon=epsilon, sampling="poisson", memory="shared",
-        granularity="model", preconditioner="public", lr="auto", penalty="auto", clip=0.1,
-        global_lr=1.0,
-    )  # fmt: skip
-    model = nn.Linear(2000, 2)
-    x = torch.zeros(50, 2000)
-    step, loader = prepare(
-        model, (x, torch.arange(50) % 2), public=torch.randn(20, 2000), using=chosen
-    )
-    for batch in loader:
-        step(batch)
-    # the multiplier is clipped as one block, so most of the noise's momentum is cut off again
-    assert 0.05 < float(step.whitened.inner.weight.detach().std()) < 0.8
-    setting = step.plan.at(0)
-    assert setting.penalty * setting.lr == pytest.approx(0.1)
-    reach = setting.noise[0] * 60**0.5 / (2 * setting.penalty**2 * setting.lr)
-    assert reach == pytest.approx(0.7)
-
-
-def test_the_learning_rate_does_not_change_what_is_guaranteed():
-    chosen = config.load("digits", ("privacy.epsilon=3.0",), "dpdt")
-    ledger = planned(chosen)
-    fixed = planned(
-        config.load(
-            "digits",
-            ("privacy.epsilon=3.0", "method.lr=0.5", "method.penalty=0.2"),
-            "dpdt",
-        )
-    )
-    assert ledger.runs[0].setting.noise == fixed.runs[0].setting.noise
-    assert ledger.runs[0].setting.lr != fixed.runs[0].setting.lr
-
-
-def test_without_noise_the_learning_rate_has_a_limit():
-    step, _ = prepare(
-        nn.Linear(6, 2), (torch.randn(20, 6), torch.arange(20) % 2), public=PUBLIC.float(),
-        preconditioner="public", noise=0.0, batch_size=5, granularity="model", lr="auto",
-        penalty="auto",
-    )  # fmt: skip
-    assert step.plan.at(0).lr == 16.0
-
-
-def test_auto_is_refused_where_its_reasoning_does_not_hold():
-    for override, message in (
-        ("method.penalty=1.0", "exactly when method.lr is"),
-        ("method.memory=none", "'auto' is for"),
-        ("method.preconditioner=identity", "'auto' is for"),
-        ("method.granularity=layer", "'auto' is for"),
-    ):
-        with pytest.raises(InputError, match=message):
-            config.load("digits", (override,), "dpdt")
 
 
 def test_the_rule_beats_what_it_replaces_on_digits():

@@ -16,15 +16,16 @@ from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import parameters_of
-from dpdt.config import PUBLIC, Method, Settings, settings
+from dpdt.config import AUTO, PUBLIC, Method, Settings, settings
 from dpdt.errors import InputError
 from dpdt.ledger import LedgerWriter, Setting
 from dpdt.methods import Engine, make
 from dpdt.methods.augment import Augment
 from dpdt.methods.loader import Loader, count
 from dpdt.methods.loss import accuracy, default_loss
-from dpdt.methods.plan import Plan, plan
-from dpdt.methods.whitening import Whitened
+from dpdt.methods.plan import Plan, plan, settled
+from dpdt.methods.reach import reach, typical
+from dpdt.methods.whitening import Whitened, can_whiten
 from dpdt.models.networks import bounds_of
 from dpdt.noise import Randomness
 
@@ -138,7 +139,7 @@ def prepare(
         diagnose: compute the quantities of the convergence theory at every step.
         using: settings that were made already; otherwise give them as keywords (see docs).
     """
-    chosen = using or settings(**options)
+    chosen = settled(using or settings(**options), can_whiten=can_whiten(model, data, public))
     if (chosen.privacy.unit == "user") != (users is not None):
         raise InputError(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
@@ -146,14 +147,16 @@ def prepare(
     blocks = Blocks.group(parameters_of(model), chosen.method.granularity)
     bounds = bounds_of(model) if loss is default_loss else None
     decided = plan(chosen, blocks, count(data), bounds, 0 if public is None else count(public))
-    seeds = _seeds(chosen.privacy.noise_seed)
-    whitened = None
+    learner, inputs, whitened = model, public, None
     if isinstance(chosen.method, Method) and chosen.method.preconditioner == PUBLIC:
         whitened = Whitened(model, public)
-        data = whitened.data(data)
+        learner, inputs, data = whitened.inner, whitened.inputs, whitened.data(data)
+    if chosen.method.lr == AUTO:
+        decided = decided.tuned(reach(learner, typical(inputs, data)))
+    seeds = _seeds(chosen.privacy.noise_seed)
     engine = make(
         chosen.method.name,
-        whitened.inner if whitened else model,
+        learner,
         loss,
         chosen,
         decided,

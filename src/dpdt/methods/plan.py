@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,12 +21,19 @@ from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
-from dpdt.config import AUTO, PUBLIC, AnyMethod, Dpsgd, Gep, Method, Pate, Plain, Settings, Train
+from dpdt.config import AUTO, PUBLIC, Dpsgd, Gep, Method, Pate, Plain, Settings, Train
 from dpdt.errors import InputError
 from dpdt.ledger import Block, Header, Ledger, Run, Setting
 from dpdt.models.bounds import Bounds
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
+
+S = TypeVar("S", bound=Settings)
+
+# Over the whole run, noise of deviation 1 may reach an output: large enough to use all the signal
+# there is, not larger. A step forgets a tenth of the multiplier (ρη; one minus it is a momentum).
+# With hardly any noise, η is limited as for gradient descent. Averages go over a few percent.
+FORGOTTEN, FASTEST, AVERAGED = 0.1, 32.0, 0.04
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +76,19 @@ class Plan:
         for epoch in range(self.epochs):
             ledger.append(self.recipe.at(epoch), self.header.batches)
         return ledger
+
+    def tuned(self, reach: float = math.sqrt(2.0)) -> Plan:
+        """The plan with the learning rate and penalty that fit its noise.
+
+        The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later
+        steps, so T steps move it by σ√T/(2ρ²η), and an output by that times `reach` (reach.py; at
+        first that of a linear model on inputs of norm 1). With ρη fixed this is 1 for one η. Clip
+        and noise stay as they are, so what is guaranteed does not change.
+        """
+        assert self.recipe is not None
+        noise = self.recipe.noise[0] * math.sqrt(self.steps) * reach
+        lr = min(FASTEST / reach**2, 2 * FORGOTTEN**2 / noise if noise else math.inf)
+        return replace(self, recipe=replace(self.recipe, lr=lr, penalty=(FORGOTTEN / lr,)))
 
     def sampler(
         self,
@@ -138,7 +158,17 @@ def plan(
             decided = _votes(settings, settings.method, examples, public)
         case Plain():
             return _plain(settings, settings.method, blocks, examples, batches)
-    return _tuned(_calibrated(decided, settings), settings.method)
+    decided = _calibrated(decided, settings)
+    return decided.tuned() if settings.method.lr == AUTO else decided
+
+
+def settled(settings: S, *, can_whiten: bool) -> S:
+    """The settings with a preconditioner: from public inputs where that can be, if it was open."""
+    method = settings.method
+    if not isinstance(method, Method) or method.preconditioner != AUTO:
+        return settings
+    name = PUBLIC if can_whiten and not settings.train.augment else "identity"
+    return replace(settings, method=replace(method, preconditioner=name))
 
 
 def relation_of(settings: Settings) -> str:
@@ -175,27 +205,6 @@ def _calibrated(decided: Plan, settings: Settings) -> Plan:
         noise = tuple(s * factor for s in decided.recipe.noise)
         return replace(decided, recipe=replace(decided.recipe, noise=noise))
     return replace(decided, settings=tuple((times(s), n) for s, n in decided.settings))
-
-
-# How much of the noise of a whole run may reach an entry of θ, as a standard deviation, and how
-# much of the multiplier a step forgets (ρη; one minus it is a momentum). On inputs of norm 1 the
-# first is the noise in an output: large enough to use all the signal there is, not larger.
-REACH, FORGOTTEN, FASTEST = 0.7, 0.1, 16.0
-
-
-def _tuned(decided: Plan, method: AnyMethod) -> Plan:
-    """The plan with the learning rate that fits its noise, if that was asked for.
-
-    The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later
-    steps, so T steps move it by σ√T/(2ρ²η). With ρη fixed this is REACH for one η. Clip and noise
-    stay as they are, so what is guaranteed does not change, and no example is looked at.
-    """
-    recipe = decided.recipe
-    if recipe is None or not isinstance(method, Method) or method.lr != AUTO:
-        return decided
-    noise = recipe.noise[0] * math.sqrt(decided.steps)
-    lr = min(FASTEST, 2 * FORGOTTEN**2 * REACH / noise) if noise else FASTEST
-    return replace(decided, recipe=replace(recipe, lr=lr, penalty=(FORGOTTEN / lr,)))
 
 
 @cache
@@ -347,7 +356,7 @@ def _decoupled(
     auxiliaries = auxiliaries_of(method, train, examples)
     clip = blocks.expand(method.clip, "method.clip")
     noise = clip if method.noise is None else blocks.expand(method.noise, "method.noise")
-    recipe = _recipe(method, auxiliaries, clip, noise)
+    recipe = _recipe(method, auxiliaries, clip, noise, train.epochs * batches)
     if schedule.grows(recipe.clip_schedule, train.epochs):
         warnings.warn(
             "method.clip_schedule grows: the lemma 'Bound for Clipping Bias' needs a clipping "
@@ -373,18 +382,27 @@ def _decoupled(
         auxiliary_weight_decay=method.auxiliary_weight_decay,
         gradient_bound=None if bounds is None else bounds.gradient,
         smoothness=None if bounds is None else bounds.smoothness,
-        averaging=method.averaging,
+        averaging=recipe.averaging,
         private=settings.privacy.noise_seed is None,
     )
     return Plan(recipe=recipe, header=header, epochs=train.epochs)
 
 
 def _recipe(
-    method: Method, auxiliaries: int, clip: tuple[float, ...], noise: tuple[float, ...]
+    method: Method,
+    auxiliaries: int,
+    clip: tuple[float, ...],
+    noise: tuple[float, ...],
+    steps: int,
 ) -> Recipe:
     lr, penalty, table = method.lr, method.penalty, method.penalty_schedule
-    if lr == AUTO or penalty == AUTO:
-        lr, penalty = FASTEST, FORGOTTEN / FASTEST  # until the noise is known: see _tuned
+    if lr == AUTO:
+        lr = FASTEST  # until the noise is known: Plan.tuned
+    if penalty == AUTO:
+        penalty = FORGOTTEN / float(lr)
+    averaging = method.averaging
+    if averaging == AUTO:
+        averaging = 1.0 - 1.0 / max(1.0, AVERAGED * steps)
     if isinstance(penalty, Mapping):  # {value = …, kind = …, …}: a base value and its schedule
         options = dict(penalty)
         penalty = options.pop("value")
@@ -412,5 +430,5 @@ def _recipe(
         regularizer=method.regularizer if method.weight_decay else "none",
         weight_decay=method.weight_decay,
         auxiliary_weight_decay=method.auxiliary_weight_decay,
-        averaging=method.averaging,
+        averaging=float(averaging),
     )

@@ -72,6 +72,14 @@ class Whitening:
             outer.bias.copy_(inner.bias - weight @ self.mean)
 
 
+def can_whiten(model: nn.Module, data: Any, public: Any) -> bool:
+    """Whether there is something to whiten, and by: a linear model on numbers, public inputs."""
+    layer = Head.layer_of(model)
+    pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor)
+    linear = layer is not None and layer.bias is not None and pair
+    return linear and isinstance(public, Tensor) and len(public) > 1
+
+
 class Whitened:
     """A linear model in new coordinates, and the one that it stands for."""
 
@@ -84,6 +92,7 @@ class Whitened:
             )
         self.outer = outer
         self.whitening = Whitening.of(public.to(outer.weight))
+        self.inputs = self.whitening.apply(public.to(outer.weight))
         self.inner = nn.Linear(outer.in_features, outer.out_features).to(outer.weight)
         for parameter in self.inner.parameters():
             nn.init.zeros_(parameter)

@@ -115,6 +115,11 @@ def has_features(config: Model, augment: bool) -> bool:
     return (config.trained == "head" or config.name == "scatter") and not augment
 
 
+def is_linear(config: Model) -> bool:
+    """Whether what is trained is one linear layer on its inputs, unchanged."""
+    return has_features(config, False) or (config.name == "linear" and config.radius is None)
+
+
 def learner(model: nn.Module, config: Model, augment: bool) -> nn.Module:
     """The part of a model that is trained on its `inputs`."""
     whole: Any = model

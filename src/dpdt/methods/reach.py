@@ -1,0 +1,56 @@
+"""How far a change of θ reaches into a model's outputs, for the learning rate that fits the noise.
+
+Guarantees: computed from the initial model and from public inputs, or numbers that stand in for
+them; of private examples only the shape is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpdt.algorithm.batch import Data
+from dpdt.errors import InputError
+from dpdt.methods.loader import count, take
+
+INPUTS = 32  # that are looked at
+
+
+def reach(model: nn.Module, inputs: Data) -> float:
+    """‖∂output/∂θ‖, as a root mean square over inputs and outputs.
+
+    Noise of deviation s in every entry of θ has about deviation s·reach in an output. One random
+    sign for each output makes one backward pass an input enough.
+    """
+    generator = torch.Generator().manual_seed(0)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    was_training = model.training
+    model.eval()
+    squares = []
+    for i in range(count(inputs)):
+        one = take(inputs, torch.tensor([i]))
+        outputs = model(**one).logits if isinstance(one, Mapping) else model(one)
+        signs = torch.randint(2, outputs.shape, generator=generator).to(outputs) * 2 - 1
+        found = torch.autograd.grad((outputs * signs).sum(), trained, allow_unused=True)
+        total = sum(float(g.double().square().sum()) for g in found if g is not None)
+        squares.append(total / outputs.numel())
+    model.train(was_training)
+    return float(torch.tensor(squares).mean().sqrt())
+
+
+def typical(public: Any, data: Any) -> Data:
+    """Some public inputs, or, if there are none, random numbers from −1 to 1 of their shape."""
+    if public is not None:
+        return take(public, torch.arange(min(INPUTS, count(public))))
+    one = take(data, torch.arange(1))
+    x = one[0] if isinstance(one, tuple | list) else None
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise InputError(
+            "method.lr: 'auto' needs public inputs here, since the inputs are not plain numbers; "
+            "give data.public (public=… in Python), or numbers for lr and penalty"
+        )
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand((INPUTS, *x.shape[1:]), generator=generator).to(x) * 2.0 - 1.0

@@ -1,0 +1,195 @@
+"""The defaults: a learning rate that fits the noise, for any model, and what speaks against it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, jacrev
+
+import dpdt
+from dpdt import config, data
+from dpdt.cli.source import planned
+from dpdt.config import OWN, RULE, Method
+from dpdt.errors import InputError
+from dpdt.methods.loop import prepare
+from dpdt.methods.reach import reach, typical
+
+X, Y = torch.rand(60, 6) * 2 - 1, torch.arange(60) % 3
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3))
+
+
+def values(method: Method, table: dict) -> dict:
+    return {name: getattr(method, name) for name in table}
+
+
+# which defaults
+
+
+def test_with_nothing_given_the_rule_is_the_default():
+    assert values(Method(), RULE) == RULE
+    assert values(Method(clip=2.0), RULE) == {**RULE, "clip": 2.0}
+    assert values(Method(lr="auto", noise=1.0), RULE) == RULE
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lr": 0.1},
+        {"penalty": 1.0},
+        {"noise": 1.0},
+        {"sampling": "partition"},
+        {"granularity": "layer"},
+        {"preconditioner": "identity"},
+        {"global_lr": 0.99},
+        {"memory": "auxiliary"},
+        {"memory": "none"},
+        {"auxiliaries": 4},
+    ],
+)
+def test_a_run_of_ones_own_numbers_starts_from_plain_ones(given):
+    """So files that say how to train mean what they meant before there was a rule."""
+    assert values(Method(**given), OWN) == {**OWN, **{k: v for k, v in given.items() if k in OWN}}
+
+
+def test_a_file_is_written_with_the_values_it_stands_for():
+    tables = config.Config(privacy=config.Privacy(epsilon=3.0)).as_tables()
+    assert {name: tables["method"][name] for name in RULE} == RULE
+
+
+def test_auto_is_refused_where_its_reasoning_does_not_hold():
+    for override, message in (
+        ("method.penalty=1.0", "must be 'auto' when method.lr is"),
+        ("method.memory=none", "'auto' is for"),
+        ("method.sampling=partition", "'auto' is for"),
+        ("method.granularity=layer", "'auto' is for"),
+    ):
+        with pytest.raises(InputError, match=message):
+            config.load("digits", (override,), "dpdt")
+
+
+def test_the_preconditioner_is_public_where_that_can_be():
+    public = X[:10]
+    for model, options, expected in (
+        (nn.Linear(6, 3), {"public": public}, "public"),
+        (nn.Linear(6, 3), {}, "identity"),
+        (nn.Linear(6, 3), {"public": public[:1]}, "identity"),
+        (nn.Linear(6, 3, bias=False), {"public": public}, "identity"),
+        (network(), {"public": public}, "identity"),
+    ):
+        step, _ = prepare(model, (X, Y), epsilon=3.0, epochs=2, batch_size=20, **options)
+        assert step.plan.header.preconditioner == expected
+        assert (step.whitened is not None) == (expected == "public")
+
+
+def test_what_is_told_beforehand_is_what_is_done():
+    """`dpdt account` knows no model: it must find the same preconditioner and the same ε."""
+    told = planned(config.load("digits", ("method.preconditioner=auto",), "dpdt"))
+    assert told.header.preconditioner == "public"
+    overrides = ("method.preconditioner=auto", "model.name=mlp")
+    assert planned(config.load("digits", overrides, "dpdt")).header.preconditioner == "identity"
+
+
+# how far θ reaches
+
+
+def test_reach_is_the_norm_of_the_jacobian():
+    model = network().double().eval()
+    parameters = {k: v.detach() for k, v in model.named_parameters()}
+    many = torch.randn(200, 6, dtype=torch.float64)
+    squares = []
+    for x in many:
+        jacobian = jacrev(lambda p, x=x: functional_call(model, p, (x[None],))[0])(parameters)
+        squares.append(sum(j.square().sum() for j in jacobian.values()) / 3)
+    expected = float(torch.stack(squares).mean().sqrt())
+    model.train()
+    assert reach(model, many) == pytest.approx(expected, rel=0.05)  # random signs: an estimate
+    assert model.training
+
+
+def test_reach_of_a_linear_model_is_that_of_its_inputs():
+    squares = X.square().sum(1) + 1.0
+    assert reach(nn.Linear(6, 3), X) == pytest.approx(float(squares.mean().sqrt()), rel=1e-5)
+
+
+def test_private_examples_are_not_looked_at():
+    found = []
+    for shift in (0.0, 100.0):
+        torch.manual_seed(0)
+        step, _ = prepare(network(), (X + shift, Y), epsilon=3.0, epochs=2, batch_size=20)
+        found.append(step.plan.at(0))
+    assert found[0] == found[1]
+
+
+def test_inputs_that_nothing_can_stand_in_for():
+    tokens = torch.zeros(4, 7, dtype=torch.long)
+    for inputs in ((tokens, Y[:4]), {"input_ids": tokens, "labels": Y[:4]}):
+        with pytest.raises(InputError, match="'auto' needs public inputs here"):
+            typical(None, inputs)
+    assert torch.equal(typical(tokens, (tokens, Y[:4])), tokens)
+
+
+# the learning rate
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_the_learning_rate_lets_a_fixed_amount_of_noise_through(epsilon):
+    """Simulated: noise alone, through the engine, stays below the deviation that was meant."""
+    model = nn.Linear(2000, 2)
+    with torch.no_grad():
+        model.weight.zero_()
+    zeros = torch.zeros(50, 2000)
+    step, loader = prepare(
+        model, (zeros, torch.arange(50) % 2), public=torch.randn(20, 2000), epsilon=epsilon,
+        epochs=60, batch_size=50, preconditioner="identity", lr="auto", averaging=0.0,
+    )  # fmt: skip
+    for batch in loader:
+        step(batch)
+    # the multiplier is clipped as one block, so much of the noise's momentum is cut off again
+    outputs = torch.randn(200, 2000) @ model.weight.detach().t()
+    assert 0.05 < float(outputs.std()) < 1.2
+    setting = step.plan.at(0)
+    assert setting.penalty * setting.lr == pytest.approx(0.1)
+    moved = setting.noise[0] * 60**0.5 / (2 * setting.penalty**2 * setting.lr)
+    assert moved * 2001**0.5 == pytest.approx(1.0, rel=0.02)
+
+
+def test_the_learning_rate_does_not_change_what_is_guaranteed():
+    target = ("privacy.epsilon=3.0",)
+    ledger = planned(config.load("digits", target, "dpdt"))
+    fixed = planned(config.load("digits", (*target, "method.lr=0.5"), "dpdt"))
+    assert ledger.runs[0].setting.noise == fixed.runs[0].setting.noise
+    assert ledger.runs[0].setting.lr != fixed.runs[0].setting.lr
+    assert fixed.runs[0].setting.penalty == pytest.approx(0.2)
+
+
+def test_without_noise_the_learning_rate_has_a_limit():
+    inputs = torch.nn.functional.normalize(X)  # of norm 1, so they reach √2 with the bias
+    step, _ = prepare(
+        nn.Linear(6, 3), (X, Y), public=inputs, preconditioner="identity", noise=0.0, batch_size=20,
+        lr="auto",
+    )  # fmt: skip
+    assert step.plan.at(0).lr == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [(4, 0.0), (200, 1.0 - 1.0 / 24.0)])
+def test_averages_go_over_a_few_percent_of_the_run(epochs, expected):
+    step, _ = prepare(network(), (X, Y), epsilon=3.0, epochs=epochs, batch_size=20)
+    assert step.plan.recipe.averaging == pytest.approx(expected)
+    assert step.plan.header.averaging == step.plan.recipe.averaging
+
+
+@pytest.mark.parametrize("hidden", [0, 64])
+def test_the_defaults_learn_digits_without_any_tuning(hidden):
+    """ε = 3, with and without a hidden layer, with public inputs for the one that can use them."""
+    public, examples = data.set_aside(data.load("digits"), 100)
+    model = nn.Linear(64, 10)
+    if hidden:
+        model = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+    fitted = dpdt.train(
+        model, examples.train, test=examples.test, public=None if hidden else public, epsilon=3.0,
+        epochs=100, batch_size=1437,
+    )  # fmt: skip
+    assert fitted.history[-1]["accuracy"] > 0.87
+    assert fitted.privacy.epsilon <= 3.0
