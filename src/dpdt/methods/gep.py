@@ -32,7 +32,7 @@ from dpdt.methods.plain import optimizer, restore, saved
 from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness
 
-CHUNK = 256  # examples whose gradients are held at once
+CHUNK = 128  # examples whose gradients are held at once
 
 
 class GepEngine:
@@ -70,21 +70,22 @@ class GepEngine:
         total, number, broken = 0.0, len(batch.sizes), 0
         for first in range(0, number, CHUNK):
             gradients, losses = self._gradients(batch.slice(first, min(first + CHUNK, number)))
-            bad = ~torch.isfinite(gradients).all(1)
+            bad = ~torch.isfinite(torch.linalg.vector_norm(gradients, dim=1))
             gradients[bad] = 0.0
             broken += int(bad.sum())
             total += float(losses.sum())
-            w = torch.cat(
-                [gradients[:, g] @ b.t() for g, b in zip(self.groups, basis, strict=True)], 1
-            )
-            gradients -= self._expand(w, basis)
-            embedded += _clipped_sum(w, setting.clip[0])
+            parts = []
+            for group, b in zip(self.groups, basis, strict=True):
+                mine = gradients[:, group]
+                parts.append(mine @ b.t())
+                mine.addmm_(parts[-1], b, alpha=-1.0)  # what the basis leaves of it
+            embedded += _clipped_sum(torch.cat(parts, 1), setting.clip[0])
             residual += _clipped_sum(gradients, setting.clip[1])
         noisy = []
         for part, sigma in zip((embedded, residual), setting.noise, strict=True):
             z = self.noise.gaussian(len(part), layout.dtype, layout.device)
             noisy.append(part / self.plan.header.auxiliaries + sigma * z)
-        direction = self._expand(noisy[0].unsqueeze(0), basis)[0] + noisy[1]
+        direction = self._expand(noisy[0], basis) + noisy[1]
         for tensor, part in zip(layout.tensors, layout.split(direction), strict=True):
             tensor.grad = part.clone()
         self.optimizer.step()
@@ -118,11 +119,11 @@ class GepEngine:
         return result
 
     def _expand(self, w: Tensor, basis: list[Tensor]) -> Tensor:
-        """Coordinates back to gradients; padding between groups stays 0."""
-        out = torch.zeros(len(w), self.layout.size, dtype=w.dtype)
-        parts = torch.split(w, [len(b) for b in basis], 1)
+        """Coordinates back to a gradient; padding between groups stays 0."""
+        out = torch.zeros(self.layout.size, dtype=w.dtype)
+        parts = torch.split(w, [len(b) for b in basis])
         for group, part, b in zip(self.groups, parts, basis, strict=True):
-            out[:, group] = part @ b
+            out[group] = part @ b
         return out
 
     def finish(self) -> None:
@@ -155,8 +156,9 @@ def _clipped_sum(x: Tensor, clip: float) -> Tensor:
     limit = clip * (1.0 - slack(x.dtype))
     norms = torch.linalg.vector_norm(x, dim=1)
     broken = ~torch.isfinite(norms)  # an embedding can overflow where the gradient did not
-    scale = torch.where(norms > limit, limit / norms, 1.0).masked_fill(broken, 0.0)
-    return scale @ x.masked_fill(broken.unsqueeze(1), 0.0)
+    if broken.any():
+        x, norms = x.masked_fill(broken.unsqueeze(1), 0.0), norms.masked_fill(broken, 0.0)
+    return torch.where(norms > limit, limit / norms, 1.0) @ x
 
 
 def engine(
