@@ -130,6 +130,22 @@ def test_inputs_that_nothing_can_stand_in_for():
     assert torch.equal(typical(tokens, (tokens, Y[:4])), tokens)
 
 
+@pytest.mark.parametrize("public", [torch.full((3, 6), torch.nan), torch.zeros(3, 6)])
+def test_a_model_that_cannot_be_measured_is_refused(public):
+    model = nn.Linear(6, 3, bias=False)
+    with pytest.raises(InputError, match="needs a model whose outputs change"):
+        prepare(model, (X, Y), public=public, epsilon=3.0, epochs=2, batch_size=20)
+
+
+def test_a_model_that_takes_more_than_inputs_is_refused_with_its_error():
+    class Two(nn.Linear):
+        def forward(self, x, y):
+            return super().forward(x)
+
+    with pytest.raises(InputError, match=r"calls the model on inputs alone.*'y'"):
+        prepare(Two(6, 3), (X, Y), epsilon=3.0, epochs=2, batch_size=20)
+
+
 # the learning rate
 
 

@@ -164,8 +164,10 @@ class Marked(nn.Module):
         size = sum(inner.get_parameter(n).numel() for n in self.names)
         self.coordinates = coordinates(size, canaries, seed)
 
-    def forward(self, x: Any, marks: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Any, marks: Tensor | None = None) -> Any:
         """The outputs, and the pull ±strength·θ_j of canaries ±1, ±2, … (0 marks an example)."""
+        if marks is None:
+            return self.inner(x)
         # attributes, since they are no nn.Parameters while another θ stands in for them
         parts: list[Any] = [reduce(getattr, n.split("."), self.inner) for n in self.names]
         flat = torch.cat([part.flatten() for part in parts])

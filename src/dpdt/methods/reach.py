@@ -6,13 +6,14 @@ them; of private examples only the shape is looked at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpdt.algorithm.batch import Data
+from dpdt.algorithm.batch import Data, tree_map
 from dpdt.errors import InputError
 from dpdt.methods.loader import count, take
 
@@ -27,18 +28,36 @@ def reach(model: nn.Module, inputs: Data) -> float:
     """
     generator = torch.Generator().manual_seed(0)
     trained = [p for p in model.parameters() if p.requires_grad]
+    inputs = tree_map(lambda t: t.to(trained[0].device), inputs)
     was_training = model.training
     model.eval()
     squares = []
     for i in range(count(inputs)):
         one = take(inputs, torch.tensor([i]))
-        outputs = model(**one).logits if isinstance(one, Mapping) else model(one)
-        signs = torch.randint(2, outputs.shape, generator=generator).to(outputs) * 2 - 1
-        found = torch.autograd.grad((outputs * signs).sum(), trained, allow_unused=True)
-        total = sum(float(g.double().square().sum()) for g in found if g is not None)
+        outputs = _outputs(model, one)
+        signs = torch.randint(2, outputs.shape, generator=generator).to(outputs) * 2.0 - 1.0
+        gradients = torch.autograd.grad((outputs * signs).sum(), trained, allow_unused=True)
+        total = sum(float(g.double().square().sum()) for g in gradients if g is not None)
         squares.append(total / outputs.numel())
     model.train(was_training)
-    return float(torch.tensor(squares).mean().sqrt())
+    found = math.sqrt(sum(squares) / len(squares))
+    if not 0.0 < found < math.inf:
+        raise InputError(
+            "method.lr: 'auto' needs a model whose outputs change with its parameters, and finite "
+            f"inputs; found gradients of norm {found:g}, so give numbers for lr and penalty"
+        )
+    return found
+
+
+def _outputs(model: nn.Module, one: Data) -> Tensor:
+    try:
+        outputs: Tensor = model(**one).logits if isinstance(one, Mapping) else model(one)
+        return outputs * 1.0
+    except Exception as error:  # a model of the user's own can fail in any way
+        raise InputError(
+            "method.lr: 'auto' calls the model on inputs alone and needs a tensor of outputs, "
+            f"which failed ({error}); give numbers for lr and penalty"
+        ) from error
 
 
 def typical(public: Any, data: Any) -> Data:
