@@ -154,10 +154,7 @@ def _groups(layout: Layout, number: int) -> list[slice]:
 
 def _clipped_sum(x: Tensor, clip: float) -> Tensor:
     limit = clip * (1.0 - slack(x.dtype))
-    norms = torch.linalg.vector_norm(x, dim=1)
-    broken = ~torch.isfinite(norms)  # an embedding can overflow where the gradient did not
-    if broken.any():
-        x, norms = x.masked_fill(broken.unsqueeze(1), 0.0), norms.masked_fill(broken, 0.0)
+    norms = torch.linalg.vector_norm(x, dim=1)  # if it overflows, a finite x is scaled to 0
     return torch.where(norms > limit, limit / norms, 1.0) @ x
 
 
