@@ -54,6 +54,16 @@ def test_train_then_account(tmp_path):
         assert all(set(c) == {"text", "holds", "why"} for c in guarantee["conditions"])
 
 
+def test_what_a_run_writes_about_epsilon_ends_at_what_it_guarantees(tmp_path):
+    """Under Poisson sampling ε is looked at on a coarse, larger grid until the run ends."""
+    done = dpdt("train", "--method", "dpdt", "--set", "privacy.epsilon=3.0", "--set",
+                "train.epochs=20", "--json", "--out", "run", cwd=tmp_path)  # fmt: skip
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    spent = [json.loads(line)["epsilon"] for line in lines]
+    assert [epsilon is not None for epsilon in spent] == [False, True] * 10
+    assert spent[-1] == json.loads(done.stdout)["privacy"]["proven"]["epsilon"] <= 3.0
+
+
 def test_no_seed_and_no_noise_in_what_a_run_writes(tmp_path):
     dpdt("train", *QUICK, "--out", "run", cwd=tmp_path)
     text = "".join(p.read_text() for p in (tmp_path / "run").glob("*.*"))

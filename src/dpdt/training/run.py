@@ -127,7 +127,7 @@ def run(
         folder.save_checkpoint({**record, "seconds": seconds})
 
     latest = time.perf_counter()
-    # Privacy-loss distributions take time: ten looks a run, on a coarse grid, are enough.
+    # Privacy-loss distributions take time: ten looks a run are enough, coarse ones but the last.
     poisson = step.plan.header.sampling == "poisson"
     pause = math.ceil(config.train.epochs / 10) if poisson else 1
     coarse = Composition(coarse=True)
@@ -135,12 +135,11 @@ def run(
 
     def on_epoch(record: dict[str, Any]) -> None:
         epsilon = None
-        if record["epoch"] % pause == 0:
-            epsilon = (
-                coarse.guarantee(step.writer.ledger, step.delta).epsilon
-                if poisson
-                else step.privacy().epsilon
-            )
+        last = record["epoch"] == config.train.epochs
+        if last or not poisson:
+            epsilon = step.privacy().epsilon
+        elif record["epoch"] % pause == 0:
+            epsilon = coarse.guarantee(step.writer.ledger, step.delta).epsilon
         known = None if epsilon == math.inf else epsilon
         folder.metrics({**record, "epsilon": known, "seconds": time.perf_counter() - start})
         display.epoch(record["accuracy"], epsilon)
