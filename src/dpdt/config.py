@@ -7,71 +7,37 @@ checks serve files, `--set` and the keyword arguments of the Python interface.
 from __future__ import annotations
 
 import difflib
-import math
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import GRANULARITIES
 from dpdt.algorithm.preconditioner import DECAYS
 from dpdt.algorithm.proximal import REGULARIZERS
+from dpdt.checks import check_peer, check_together
 from dpdt.errors import InputError
+from dpdt.keys import (
+    AUTO,
+    PER_EXAMPLE,
+    PUBLIC,
+    choice,
+    flag,
+    integer,
+    is_integer,
+    is_number,
+    is_positive,
+    key,
+    number,
+    or_auto,
+    positive,
+    table_of,
+)
 
-PER_EXAMPLE = "per-example"
-AUTO = "auto"  # what fits the noise, the model, the length of the run
-PUBLIC = "public"  # the preconditioner from public inputs
 MEMORIES = ("auxiliary", "shared", "none")
 NAMES = ("dpdt", "dpsgd", "gep", "pate", "plain")
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def key(default: Any, text: str, check: Callable[[Any], bool]) -> Any:
-    """A configuration key: its default, what it must be in words, and the check of it."""
-    return field(default=default, metadata={"text": text, "check": check})
-
-
-def number(default: float | None, *, least: float = 0.0, most: float = math.inf) -> Any:
-    """A number from least to most, both included."""
-    words = f"a number from {least:g}" + ("" if most == math.inf else f" to {most:g}")
-    return key(default, words, lambda v: _number(v) and least <= v <= most)
-
-
-def positive(default: float | None, most: float = math.inf) -> Any:
-    words = "a positive number" + ("" if most == math.inf else f" up to {most:g}")
-    return key(default, words, lambda v: _number(v) and 0 < v <= most)
-
-
-def integer(default: int | None, least: int) -> Any:
-    return key(default, f"a whole number from {least}", lambda v: _integer(v) and v >= least)
-
-
-def choice(default: str | None, options: tuple[str, ...]) -> Any:
-    return key(default, "one of " + ", ".join(options), lambda v: v in options)
-
-
-def flag(default: bool) -> Any:
-    return key(default, "true or false", lambda v: isinstance(v, bool))
-
-
-def or_auto(default: float | str | None, words: str, check: Callable[[Any], bool]) -> Any:
-    return key(default, f"{words} or {AUTO!r}", lambda v: v == AUTO or (_number(v) and check(v)))
-
-
-def _table_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda v: (
-        check(v) or (isinstance(v, Mapping) and len(v) > 0 and all(check(x) for x in v.values()))
-    )
 
 
 def _schedule(value: Any) -> bool:
@@ -91,7 +57,7 @@ class Model:
     hidden: tuple[int, ...] = key(
         (64,),
         "a list of layer widths",
-        lambda v: isinstance(v, list | tuple) and all(_integer(x) and x > 0 for x in v),
+        lambda v: isinstance(v, list | tuple) and all(is_integer(x) and x > 0 for x in v),
     )
     width: float = positive(1.0)
     layers: int | None = integer(None, 1)  # transformers that are not pretrained
@@ -114,7 +80,7 @@ class Method:
     auxiliaries: int | str = key(
         PER_EXAMPLE,
         f"a whole number from 1 or {PER_EXAMPLE!r}",
-        lambda v: v == PER_EXAMPLE or (_integer(v) and v >= 1),
+        lambda v: v == PER_EXAMPLE or (is_integer(v) and v >= 1),
     )
     memory: str = choice("shared", MEMORIES)
     sampling: str = choice(None, ("partition", "poisson"))
@@ -122,7 +88,7 @@ class Method:
     preconditioner: str = choice(None, (*DECAYS, PUBLIC, AUTO))
     preconditioner_decay: float | None = number(None, most=0.999999)
     floor: float = positive(1e-8)
-    lr: float | str = or_auto(None, "a positive number", lambda v: v > 0)
+    lr: float | str = or_auto(None, "a positive number", is_positive)
     global_lr: float = positive(None)
     penalty: Any = key(
         None,
@@ -130,20 +96,24 @@ class Method:
         "{value, …schedule}",
         lambda v: (
             v == AUTO
-            or (_number(v) and v > 0)
-            or (isinstance(v, list | tuple) and len(v) > 0 and all(_number(x) and x > 0 for x in v))
-            or (isinstance(v, Mapping) and _number(v.get("value")) and v["value"] > 0)
+            or (is_number(v) and v > 0)
+            or (
+                isinstance(v, list | tuple)
+                and len(v) > 0
+                and all(is_number(x) and x > 0 for x in v)
+            )
+            or (isinstance(v, Mapping) and is_number(v.get("value")) and v["value"] > 0)
         ),
     )
     clip: Any = key(
         None,
         "a positive number, or a table of them by kind or block",
-        _table_of(lambda v: _number(v) and v > 0),
+        table_of(is_positive),
     )
     noise: Any = key(
         None,
         "a number from 0, or a table of them by kind or block",
-        _table_of(lambda v: _number(v) and v >= 0),
+        table_of(lambda v: is_number(v) and v >= 0),
     )
     clip_schedule: Any = key("constant", "constant, paper or a table", _schedule)
     noise_schedule: Any = key("constant", "constant or a table", _schedule)
@@ -158,7 +128,9 @@ class Method:
     weight_decay: float = number(0.0)
     auxiliary_weight_decay: float = number(0.0)
     granularity: str = choice(None, GRANULARITIES)
-    averaging: float | str = or_auto(None, "a number from 0 below 1", lambda v: 0 <= v < 1)
+    averaging: float | str = or_auto(
+        None, "a number from 0 below 1", lambda v: is_number(v) and 0 <= v < 1
+    )
 
     def __post_init__(self) -> None:
         for name, value in (RULE if self._by_rule() else OWN).items():
@@ -331,9 +303,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if isinstance(self.method, Method):
-            _check_together(self.method, self.train, self.privacy)
+            check_together(self.method, self.train, self.privacy)
         elif not isinstance(self.method, Plain):
-            _check_peer(self.method, self.privacy)
+            check_peer(self.method, self.privacy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -468,119 +440,3 @@ def _section(name: str, table: Mapping[str, Any]) -> Any:
 def _suggest(name: str, known: Any) -> str:
     close = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
-
-
-def _check_peer(method: Dpsgd | Gep | Pate, privacy: Privacy) -> None:
-    problems = [
-        (
-            method.noise is None and privacy.epsilon is None,
-            "method.noise: missing; give it, or a target privacy.epsilon to calibrate it for",
-        ),
-        (
-            privacy.unit != "example",
-            f"privacy.unit: {method.name} protects single examples here, found {privacy.unit!r}",
-        ),
-        (
-            privacy.relation not in (None, "add-remove"),
-            f"privacy.relation: {method.name} is accounted under add-remove, "
-            f"found {privacy.relation!r}",
-        ),
-        (
-            privacy.accountant != "composition",
-            f"privacy.accountant: {privacy.accountant!r} is about dpdt; use composition",
-        ),
-    ]
-    for wrong, message in problems:
-        if wrong:
-            raise InputError(message)
-
-
-def _check_together(method: Method, train: Train, privacy: Privacy) -> None:
-    """Combinations that cannot be trained or accounted, each refused with its reason."""
-    for name in ("clip_schedule", "noise_schedule"):
-        schedule.parse(getattr(method, name), key=name)
-    if not isinstance(method.penalty_schedule, tuple):
-        schedule.parse(method.penalty_schedule, key="penalty_schedule")
-    lists = [
-        name
-        for name in ("penalty", "penalty_schedule")
-        if isinstance(getattr(method, name), list | tuple)
-    ]
-    problems = [
-        (
-            method.noise is None and privacy.epsilon is None,
-            "method.noise: missing; give it, or a target privacy.epsilon to calibrate it for",
-        ),
-        (
-            method.memory == "none" and method.preconditioner in ("rmsprop", "adam"),
-            "method.preconditioner: memory 'none' keeps no state, so it must be identity or "
-            f"public, found {method.preconditioner!r}",
-        ),
-        (
-            bool(lists) and (method.memory == "shared" or method.per_example),
-            f"method.{lists[0] if lists else ''}: one for each auxiliary needs memory 'auxiliary' "
-            "or 'none' and a fixed number of auxiliaries; give a single value",
-        ),
-        (
-            method.sampling == "poisson" and method.memory == "auxiliary",
-            "method.sampling: poisson needs memory 'shared' or 'none'; auxiliaries that remember "
-            "carry an example into steps it was not sampled for",
-        ),
-        (
-            method.sampling == "poisson" and privacy.unit != "example",
-            f"privacy.unit: poisson sampling protects single examples, found {privacy.unit!r}; "
-            'use sampling = "partition"',
-        ),
-        (
-            method.sampling == "partition" and privacy.relation == "add-remove",
-            "privacy.relation: with a fixed partition it is replace-one; to add or remove an "
-            "example would re-partition the others, found 'add-remove'",
-        ),
-        (
-            method.sampling == "poisson"
-            and privacy.relation == "replace-one"
-            and not method.per_example,
-            "privacy.relation: replace-one under poisson sampling needs auxiliaries = "
-            '"per-example", since an example changes what its auxiliary\'s others contribute',
-        ),
-        (
-            method.lr == AUTO and method.penalty != AUTO,
-            "method.penalty: must be 'auto' when method.lr is: they are chosen together, found "
-            f"{method.penalty!r}",
-        ),
-        (
-            method.lr == AUTO
-            and (method.sampling, method.memory, method.granularity, privacy.accountant)
-            != ("poisson", "shared", "model", "composition"),
-            "method.lr: 'auto' is for poisson sampling, memory 'shared', granularity 'model' and "
-            "accountant composition; give a number",
-        ),
-        (
-            method.preconditioner == PUBLIC and train.augment,
-            "train.augment: with preconditioner 'public' inputs are transformed once, before "
-            "training; leave it false",
-        ),
-        (
-            method.sampling == "poisson" and method.reshuffle,
-            "method.reshuffle: poisson sampling draws anew at every step; leave it false",
-        ),
-        (
-            privacy.unit == "user" and method.per_example,
-            "method.auxiliaries: with unit 'user' all of a user's examples share an auxiliary, "
-            "so give a number",
-        ),
-        (
-            _integer(method.auxiliaries) and int(method.auxiliaries) > train.batch_size,
-            f"method.auxiliaries: must be at most train.batch_size = {train.batch_size}, "
-            f"found {method.auxiliaries}",
-        ),
-    ]
-    for wrong, message in problems:
-        if wrong:
-            raise InputError(message)
-    for name in lists:
-        value = getattr(method, name)
-        if len(value) != method.auxiliaries:
-            raise InputError(
-                f"method.{name}: {len(value)} values for {method.auxiliaries} auxiliaries"
-            )

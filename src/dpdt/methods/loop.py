@@ -16,8 +16,9 @@ from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import parameters_of
-from dpdt.config import AUTO, PUBLIC, Method, Settings, settings
+from dpdt.config import Method, Settings, settings
 from dpdt.errors import InputError
+from dpdt.keys import AUTO, PUBLIC
 from dpdt.ledger import LedgerWriter, Setting
 from dpdt.methods import Engine, make
 from dpdt.methods.augment import Augment

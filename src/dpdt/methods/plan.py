@@ -21,8 +21,9 @@ from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
-from dpdt.config import AUTO, PUBLIC, Dpsgd, Gep, Method, Pate, Plain, Settings, Train
+from dpdt.config import Dpsgd, Gep, Method, Pate, Plain, Settings, Train
 from dpdt.errors import InputError
+from dpdt.keys import AUTO, PUBLIC
 from dpdt.ledger import Block, Header, Ledger, Run, Setting
 from dpdt.models.bounds import Bounds
 from dpdt.noise import Randomness

@@ -1,0 +1,62 @@
+"""What a configuration key may be: a default, the words for what is right, and the check of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Any
+
+PER_EXAMPLE = "per-example"
+AUTO = "auto"  # what fits the noise, the model, the length of the run
+PUBLIC = "public"  # the preconditioner from public inputs
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_positive(value: Any) -> bool:
+    return is_number(value) and value > 0
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def key(default: Any, text: str, check: Callable[[Any], bool]) -> Any:
+    """A configuration key: its default, what it must be in words, and the check of it."""
+    return field(default=default, metadata={"text": text, "check": check})
+
+
+def number(default: float | None, *, least: float = 0.0, most: float = math.inf) -> Any:
+    """A number from least to most, both included."""
+    words = f"a number from {least:g}" + ("" if most == math.inf else f" to {most:g}")
+    return key(default, words, lambda v: is_number(v) and least <= v <= most)
+
+
+def positive(default: float | None, most: float = math.inf) -> Any:
+    words = "a positive number" + ("" if most == math.inf else f" up to {most:g}")
+    return key(default, words, lambda v: is_number(v) and 0 < v <= most)
+
+
+def integer(default: int | None, least: int) -> Any:
+    return key(default, f"a whole number from {least}", lambda v: is_integer(v) and v >= least)
+
+
+def choice(default: str | None, options: tuple[str, ...]) -> Any:
+    return key(default, "one of " + ", ".join(options), lambda v: v in options)
+
+
+def flag(default: bool) -> Any:
+    return key(default, "true or false", lambda v: isinstance(v, bool))
+
+
+def or_auto(default: float | str | None, words: str, check: Callable[[Any], bool]) -> Any:
+    return key(default, f"{words} or {AUTO!r}", lambda v: v == AUTO or check(v))
+
+
+def table_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda v: (
+        check(v) or (isinstance(v, Mapping) and len(v) > 0 and all(check(x) for x in v.values()))
+    )
