@@ -127,3 +127,13 @@ def test_without_public_examples_it_is_refused():
         gep(linear(), directions=60)
     with pytest.raises(InputError, match=r"method.groups: the model has 2 tensors"):
         gep(linear(), groups=3)
+
+
+def test_a_model_that_torch_func_cannot_take_is_refused():
+    class Branching(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * max(1, int(x.sum()))
+
+    with pytest.raises(InputError, match=r"method.name: gep writes out"):
+        train(Branching(5, 3), (X, Y), method="gep", noise=1.0, batch_size=10, public=X[:20],
+              directions=5)  # fmt: skip

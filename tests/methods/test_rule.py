@@ -1,5 +1,7 @@
 """The defaults: a learning rate that fits the noise, for any model, and what speaks against it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -144,6 +146,37 @@ def test_a_model_that_takes_more_than_inputs_is_refused_with_its_error():
 
     with pytest.raises(InputError, match=r"calls the model on inputs alone.*'y'"):
         prepare(Two(6, 3), (X, Y), epsilon=3.0, epochs=2, batch_size=20)
+
+
+class Bag(nn.Module):
+    """Takes tokens as a mapping, or by name as a transformers model does."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 3)
+
+    def forward(self, inputs=None, input_ids=None):
+        if inputs is not None:
+            return self.table(inputs["input_ids"]).mean(1)
+        return SimpleNamespace(logits=self.table(input_ids).mean(1))
+
+
+def test_tokens_are_measured_as_the_model_is_trained_on_them():
+    tokens = {"input_ids": torch.randint(9, (20, 4))}
+    model = Bag()
+    once = reach(model, tokens)
+    assert once == reach(model, tokens, by_name=True) > 0.0
+
+
+def test_public_inputs_can_be_set_aside_from_tokens():
+    tokens, labels = {"input_ids": torch.arange(20).view(10, 2)}, torch.arange(10)
+    examples = data.Examples(train=(tokens, labels), test=(tokens, labels))
+    public, rest = data.set_aside(examples, 4)
+    assert public["input_ids"].tolist() == tokens["input_ids"][:4].tolist()
+    assert rest.test[0]["input_ids"].tolist() == tokens["input_ids"][4:].tolist()
+    assert rest.test[1].tolist() == list(range(4, 10))
+    with pytest.raises(InputError, match="read from files one by one"):
+        data.set_aside(data.Examples(train=[], test=[]), 4)
 
 
 # the learning rate

@@ -7,7 +7,7 @@ is ever downloaded. Inputs are scaled by public constants, never by statistics o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -307,12 +307,22 @@ def set_aside(examples: Examples, number: int) -> tuple[Any, Examples]:
     """So many held-out inputs, without their labels, as public; the rest stays held out."""
     if not number:
         return None, examples
+    if not isinstance(examples.test, tuple):
+        raise InputError(
+            "data.public: held-out examples that are read from files one by one cannot be set "
+            f"aside; give 0, found {number}"
+        )
     x, y = examples.test
     if number >= len(y):
         raise InputError(
             f"data.public: must leave some of the {len(y)} held-out examples, found {number}"
         )
-    return x[:number], replace(examples, test=(x[number:], y[number:]))
+
+    def rows(chosen: slice) -> Any:
+        return {k: v[chosen] for k, v in x.items()} if isinstance(x, Mapping) else x[chosen]
+
+    rest = slice(number, None)
+    return rows(slice(number)), replace(examples, test=(rows(rest), y[rest]))
 
 
 def _some(part: Part, indices: list[int]) -> Part:

@@ -27,7 +27,7 @@ from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.readiness import refuse_unready
 from dpdt.config import Gep, Settings
 from dpdt.errors import InputError
-from dpdt.methods.loader import count
+from dpdt.methods.loader import count, take
 from dpdt.methods.plain import optimizer, restore, saved
 from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness
@@ -43,20 +43,20 @@ class GepEngine:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, method: Gep, plan: Plan, public: Tensor, classes: int,
+        self, model: nn.Module, loss: Loss, method: Gep, plan: Plan, public: Data, classes: int,
         *, noise: Randomness, seed: int,
     ):  # fmt: skip
         refuse_unready(model)
         self.model, self.loss, self.method, self.plan = model, loss, method, plan
         self.noise, self.seed, self.steps = noise, seed, 0
         self.layout = Layout(model, "model")
-        drawn = np.random.default_rng((seed, 4)).integers(classes, size=len(public))
+        drawn = np.random.default_rng((seed, 4)).integers(classes, size=count(public))
         self.anchors = (public, torch.from_numpy(drawn))  # labels at random: none are public
         self.groups = _groups(self.layout, method.groups)
-        most = sum(min(len(public), g.stop - g.start) for g in self.groups)
+        most = sum(min(count(public), g.stop - g.start) for g in self.groups)
         if method.directions > most:
             raise InputError(
-                f"method.directions: {len(public)} public examples span at most {most}, found "
+                f"method.directions: {count(public)} public examples span at most {most}, found "
                 f"{method.directions}"
             )
         trained = [p for p in model.parameters() if p.requires_grad]
@@ -171,7 +171,15 @@ def engine(
             "or public=… in Python"
         )
     with torch.no_grad():
-        classes = model(public[:1]).shape[-1]
-    return GepEngine(
+        classes = model(take(public, torch.arange(1))).shape[-1]
+    made = GepEngine(
         model, loss, method, decided, public, classes, noise=noise, seed=using.train.seed
     )
+    try:
+        made._gradients(take(made.anchors, torch.arange(1)))
+    except RuntimeError as error:
+        raise InputError(
+            "method.name: gep writes out every example's gradient by torch.func, which this model "
+            f"does not allow ({str(error).splitlines()[0][:80]} …); use another method or model"
+        ) from error
+    return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,8 @@ def prepare(
         whitened = Whitened(model, public)
         learner, inputs, data = whitened.inner, whitened.inputs, whitened.data(data)
     if chosen.method.lr == AUTO:
-        decided = decided.tuned(reach(learner, typical(inputs, data)))
+        by_name = isinstance(data, Mapping)
+        decided = decided.tuned(reach(learner, typical(inputs, data), by_name=by_name))
     seeds = _seeds(chosen.privacy.noise_seed)
     engine = make(
         chosen.method.name,

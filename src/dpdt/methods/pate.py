@@ -10,7 +10,7 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpdt.accounting import pate as votes
 from dpdt.algorithm.batch import Batch, Data
@@ -32,14 +32,14 @@ class PateEngine:
 
     def __init__(
         self, model: nn.Module, loss: Loss, using: Settings, method: Pate, plan: Plan,
-        public: Tensor, *, noise: Randomness,
+        public: Data, *, noise: Randomness,
     ):  # fmt: skip
         self.model, self.loss, self.method, self.plan = model, loss, method, plan
         self.public, self.noise, self.train = public, noise, using.train
         self.steps = 0
         self.start = copy.deepcopy(model)
         with torch.no_grad():
-            classes = model(public[:1]).shape[-1]
+            classes = model(take(public, torch.arange(1))).shape[-1]
         self.queries = plan.steps - method.teachers
         self.limit = sum(n for s, n in plan.settings if s.clip[1])  # answers that are paid for
         self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
@@ -62,7 +62,7 @@ class PateEngine:
         teacher = copy.deepcopy(self.start)
         loss = self._fit(teacher, shard, self.method.teacher_epochs, self.steps) if some else 0.0
         with torch.no_grad():
-            winners = teacher(self.public[: self.queries]).argmax(-1)
+            winners = teacher(take(self.public, torch.arange(self.queries))).argmax(-1)
         self.counts[torch.arange(len(winners)), winners] += 1.0
         return loss
 

@@ -7,7 +7,6 @@ them; of private examples only the shape is looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,11 +19,12 @@ from dpdt.methods.loader import count, take
 INPUTS = 32  # that are looked at
 
 
-def reach(model: nn.Module, inputs: Data) -> float:
+def reach(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
     """‖∂output/∂θ‖, as a root mean square over inputs and outputs.
 
     Noise of deviation s in every entry of θ has about deviation s·reach in an output. One random
-    sign for each output makes one backward pass an input enough.
+    sign for each output makes one backward pass an input enough. `by_name`: inputs are keywords of
+    the model, as in training on a mapping.
     """
     generator = torch.Generator().manual_seed(0)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -34,7 +34,7 @@ def reach(model: nn.Module, inputs: Data) -> float:
     squares = []
     for i in range(count(inputs)):
         one = take(inputs, torch.tensor([i]))
-        outputs = _outputs(model, one)
+        outputs = _outputs(model, one, by_name)
         signs = torch.randint(2, outputs.shape, generator=generator).to(outputs) * 2.0 - 1.0
         gradients = torch.autograd.grad((outputs * signs).sum(), trained, allow_unused=True)
         total = sum(float(g.double().square().sum()) for g in gradients if g is not None)
@@ -49,9 +49,9 @@ def reach(model: nn.Module, inputs: Data) -> float:
     return found
 
 
-def _outputs(model: nn.Module, one: Data) -> Tensor:
+def _outputs(model: nn.Module, one: Any, by_name: bool) -> Tensor:
     try:
-        outputs: Tensor = model(**one).logits if isinstance(one, Mapping) else model(one)
+        outputs: Tensor = model(**one).logits if by_name else model(one)
         return outputs * 1.0
     except Exception as error:  # a model of the user's own can fail in any way
         raise InputError(
