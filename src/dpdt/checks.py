@@ -92,10 +92,13 @@ def check_together(method: Method, train: Train, privacy: Privacy) -> None:
         ),
         (
             method.lr == AUTO
-            and (method.sampling, method.memory, method.granularity, privacy.accountant)
-            != ("poisson", "shared", "model", "composition"),
-            "method.lr: 'auto' is for poisson sampling, memory 'shared', granularity 'model' and "
-            "accountant composition; give a number",
+            and (
+                not method.per_example
+                or (method.sampling, method.memory, method.granularity, privacy.accountant)
+                != ("poisson", "shared", "model", "composition")
+            ),
+            "method.lr: 'auto' is for per-example auxiliaries, poisson sampling, memory 'shared', "
+            "granularity 'model' and accountant composition; give a number",
         ),
         (
             method.preconditioner == PUBLIC and train.augment,

@@ -9,6 +9,7 @@ from torch.func import functional_call, jacrev
 
 import dpdt
 from dpdt import config, data
+from dpdt.accounting import account
 from dpdt.cli.source import planned
 from dpdt.config import OWN, RULE, Method
 from dpdt.errors import InputError
@@ -65,6 +66,7 @@ def test_auto_is_refused_where_its_reasoning_does_not_hold():
         ("method.penalty=1.0", "must be 'auto' when method.lr is"),
         ("method.memory=none", "'auto' is for"),
         ("method.sampling=partition", "'auto' is for"),
+        ("method.auxiliaries=10", "'auto' is for"),
         ("method.granularity=layer", "'auto' is for"),
     ):
         with pytest.raises(InputError, match=message):
@@ -89,6 +91,14 @@ def test_what_is_told_beforehand_is_what_is_done():
     """`dpdt account` knows no model: it must find the same preconditioner and the same ε."""
     told = planned(config.load("digits", ("method.preconditioner=auto",), "dpdt"))
     assert told.header.preconditioner == "public"
+    examples = data.load("digits")
+    public, examples = data.set_aside(examples, 100)
+    chosen = config.load("digits", ("method.preconditioner=auto",), "dpdt")
+    step, _ = prepare(nn.Linear(64, 10), examples.train, public=public, using=chosen)
+    done = account(step.plan.ledger(), 1e-5)
+    assert [g.epsilon for g in done.guarantees] == [
+        g.epsilon for g in account(told, 1e-5).guarantees
+    ]
     overrides = ("method.preconditioner=auto", "model.name=mlp")
     assert planned(config.load("digits", overrides, "dpdt")).header.preconditioner == "identity"
 

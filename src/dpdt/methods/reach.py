@@ -32,14 +32,15 @@ def reach(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
     was_training = model.training
     model.eval()
     squares = []
-    for i in range(count(inputs)):
-        one = take(inputs, torch.tensor([i]))
-        outputs = _outputs(model, one, by_name)
-        signs = torch.randint(2, outputs.shape, generator=generator).to(outputs) * 2.0 - 1.0
-        gradients = torch.autograd.grad((outputs * signs).sum(), trained, allow_unused=True)
-        total = sum(float(g.double().square().sum()) for g in gradients if g is not None)
-        squares.append(total / outputs.numel())
-    model.train(was_training)
+    try:
+        for i in range(count(inputs)):
+            outputs = _outputs(model, take(inputs, torch.tensor([i])), by_name)
+            signs = torch.randint(2, outputs.shape, generator=generator).to(outputs) * 2.0 - 1.0
+            gradients = torch.autograd.grad((outputs * signs).sum(), trained, allow_unused=True)
+            total = sum(float(g.double().square().sum()) for g in gradients if g is not None)
+            squares.append(total / outputs.numel())
+    finally:
+        model.train(was_training)
     found = math.sqrt(sum(squares) / len(squares))
     if not 0.0 < found < math.inf:
         raise InputError(
