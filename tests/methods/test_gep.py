@@ -59,6 +59,19 @@ def test_embedding_and_residual_add_up_to_the_gradient():
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+def test_one_example_adds_no_more_than_its_two_clips():
+    """Its gradient is far larger than both, so both bounds are met, and not exceeded."""
+    net = linear()
+    step = gep(net, clip=0.3, residual_clip=0.07)
+    (basis,) = step.engine.basis()
+    before = step.engine.layout.gather().clone()
+    step(Batch(step=0, epoch=0, data=(100.0 * X[:1], Y[:1]), sizes=(1,)))
+    added = (before - step.engine.layout.gather()) / 0.5 * 40
+    embedding = basis @ added
+    assert float(embedding.norm()) == pytest.approx(0.3, rel=1e-3)
+    assert float((added - embedding @ basis).norm()) == pytest.approx(0.07, rel=1e-3)
+
+
 def test_the_basis_is_orthonormal_and_public():
     net = linear()
     step = gep(net, groups=2)
