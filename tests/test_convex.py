@@ -14,7 +14,7 @@ from dpdt.models.bounds import linear_bounds
 from dpdt.models.networks import BoundedLinear, bounded_linear, bounds_of
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.floats(0.1, 10), st.floats(1e-3, 1e6), st.integers(0, 10**6))
 def test_gradients_of_any_example_obey_the_bound(radius, scale, seed):
     generator = torch.Generator().manual_seed(seed)

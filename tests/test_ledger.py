@@ -51,7 +51,7 @@ def write(path, settings, close=True):
     return writer.ledger
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(0, 1e6)), max_size=30))
 def test_round_trip(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"

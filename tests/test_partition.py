@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -11,7 +11,6 @@ from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(1, 7), st.integers(1, 12), st.booleans(), st.integers(0, 5))
 def test_every_example_is_used_once_an_epoch_and_stays_with_its_auxiliary(n, M, K, reshuffle, seed):
     partition = Partition(examples=n, batches=M, auxiliaries=K, seed=seed, reshuffle=reshuffle)

@@ -149,7 +149,7 @@ def test_bad_ledger_values_never_give_a_number(bad):
         account(ledger([(*bad, 3)]), 1e-5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.floats(0.05, 100), st.sampled_from(["auxiliary", "shared", "none"]), st.integers(1, 500))
 def test_calibration_meets_the_target_from_below(target, memory, steps):
     run = ledger([(1.0, 0.3, steps)], memory=memory)

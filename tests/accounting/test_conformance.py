@@ -113,7 +113,7 @@ configurations = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(configurations, st.integers(0, 5), st.sampled_from(np.geomspace(1e-4, 1e3, 15).tolist()))
 def test_no_valid_accountant_is_below_the_exact_loss_of_a_linear_loss(config, position, x):
     """x against −x on one example (or shard), seen through the last iterate alone."""
@@ -149,7 +149,7 @@ def test_no_valid_accountant_is_below_the_exact_loss_of_a_linear_loss(config, po
             assert guarantee.epsilon >= exact * (1 - 1e-9), guarantee.accountant
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(configurations, st.floats(1e-3, 10.0))
 def test_schedules_too(config, x):
     """Clip, noise and penalty that change every epoch."""

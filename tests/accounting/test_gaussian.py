@@ -30,7 +30,7 @@ def test_the_result_is_a_tight_upper_bound_in_high_precision(mu, delta):
         assert exact(epsilon * (1 - 1e-6)) > delta
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.floats(1e-3, 1e4), st.floats(1e-12, 0.5))
 def test_monotone(mu, delta):
     epsilon = epsilon_of(mu, delta)

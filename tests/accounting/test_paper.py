@@ -58,7 +58,7 @@ setting = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(setting, st.integers(1, 9)), min_size=1, max_size=5),
     st.integers(1, 6),

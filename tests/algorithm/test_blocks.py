@@ -45,7 +45,7 @@ def test_values_by_kind_and_by_block():
         blocks.expand({"head": 1.0}, "method.clip")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(1, 4), st.integers(0, 99))
 def test_arithmetic_by_block(sizes, rows, seed):
     model = nn.ParameterList([nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in sizes])

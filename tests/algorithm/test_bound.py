@@ -36,7 +36,7 @@ def exact_norms(layout, x):
 wild = arrays(np.float32, (3, 12), elements=st.floats(width=32))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(wild, st.floats(1e-6, 1e6))
 def test_any_input_ends_inside_the_ball(values, clip):
     layout = layout_of(5, 5, 2)
@@ -47,7 +47,7 @@ def test_any_input_ends_inside_the_ball(values, clip):
     assert (exact_norms(layout, x) <= limits).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     wild,
     arrays(np.float32, (3, 12), elements=st.floats(-10, 10, width=32)),

@@ -72,7 +72,7 @@ def cases(draw):
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cases())
 def test_engine_equals_transcription(case):
     torch.manual_seed(case["seed"])

@@ -9,13 +9,20 @@ from dpdt.algorithm.batch import Batch
 from dpdt.errors import InputError
 from dpdt.methods.loop import prepare, train
 
-X, Y = torch.randn(40, 5), torch.randint(0, 3, (40,))
-PUBLIC = torch.randn(50, 5)
+generator = torch.Generator().manual_seed(0)
+X = torch.randn(40, 5, generator=generator)
+Y = torch.randint(0, 3, (40,), generator=generator)
+PUBLIC = torch.randn(50, 5, generator=generator)
 
 
 def linear():
     torch.manual_seed(0)
     return nn.Linear(5, 3)
+
+
+def wrong(net, x):
+    """The least likely label: that of a likely one has a gradient of almost 0."""
+    return net(x).argmin(1)
 
 
 def gep(net, **options):
@@ -65,7 +72,8 @@ def test_one_example_adds_no_more_than_its_two_clips():
     step = gep(net, clip=0.3, residual_clip=0.07)
     (basis,) = step.engine.basis()
     before = step.engine.layout.gather().clone()
-    step(Batch(step=0, epoch=0, data=(100.0 * X[:1], Y[:1]), sizes=(1,)))
+    x = 100.0 * X[:1]
+    step(Batch(step=0, epoch=0, data=(x, wrong(net, x)), sizes=(1,)))
     added = (before - step.engine.layout.gather()) / 0.5 * 40
     embedding = basis @ added
     assert float(embedding.norm()) == pytest.approx(0.3, rel=1e-3)
@@ -126,9 +134,10 @@ def test_both_parts_are_accounted_jointly():
 def test_a_gradient_that_is_not_finite_counts_as_nothing(value):
     net = linear()
     step = gep(net)
-    x = X.clone()
+    x, y = X.clone(), Y.clone()
     x[3] = value
-    result = step(Batch(step=0, epoch=0, data=(x, Y), sizes=(1,) * 40))
+    y[3:4] = wrong(net, torch.ones(1, 5))
+    result = step(Batch(step=0, epoch=0, data=(x, y), sizes=(1,) * 40))
     assert result.nonfinite == 1
     assert all(torch.isfinite(p).all() for p in net.parameters())
 
