@@ -1,6 +1,7 @@
 """An interrupted run goes on as if nothing had happened, for every method."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -111,10 +112,19 @@ def test_what_cannot_be_resumed(tmp_path, monkeypatch):
     other = config.load("digits", ("train.epochs=5", *FIXED, "train.batch_size=700"))
     with pytest.raises(InputError, match="other settings or data"):
         run(other, tmp_path / "cut", show_progress=False, resume=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(running, "fingerprint", lambda data: "another")
-        with pytest.raises(InputError, match="training data have changed"):
-            run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+    for part in ("train", "test"):  # the first of the held-out inputs are public
+        examples = running.load(chosen)
+        x, y = getattr(examples, part)
+        x = x.clone()
+        x[0, 0] += 1.0
+        with pytest.raises(InputError, match="data or the public inputs have changed"):
+            run(
+                chosen,
+                tmp_path / "cut",
+                show_progress=False,
+                resume=True,
+                examples=replace(examples, **{part: (x, y)}),
+            )
     (tmp_path / "cut" / "private" / "checkpoint.pt").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"checkpoint.pt: cannot be read"):
         run(chosen, tmp_path / "cut", show_progress=False, resume=True)

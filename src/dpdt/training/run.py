@@ -105,7 +105,8 @@ def run(
         using=config,
         diagnose=diagnose,
     )
-    trained_on = fingerprint(planted.data if planted else examples.train)
+    seen = (planted.data if planted else examples.train, public)
+    trained_on = [fingerprint(part) for part in seen if part is not None]
     nonfinite, start = 0, time.perf_counter()
     if folder is None or state is None:
         folder = RunFolder(path)
@@ -115,7 +116,9 @@ def run(
         step.writer.open(folder.ledger)
     else:
         if state["data"] != trained_on:  # the same noise on other data would give both away
-            raise InputError(f"--resume {path}: the training data have changed since")
+            raise InputError(
+                f"--resume {path}: the training data or the public inputs have changed since"
+            )
         step.writer.reopen(folder.ledger)
         step.load_state_dict(state["step"])
         folder.forget_metrics_after(step.engine.steps)
