@@ -19,7 +19,7 @@ def dpdt(*arguments, cwd):
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
-    arguments = ["--epsilon", "2,8", "--seeds", "2", "--out", "c", "--figure", "f.png", "--json"]
+    arguments = ["--epsilon", "2,8", "--seeds", "2", "--out", "c", "--json"]
     done = dpdt(*arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout)["rows"], arguments
@@ -40,7 +40,7 @@ def test_every_method_has_its_rows(compared):
         if row["method"] != "plain":
             assert 0.98 * row["target_epsilon"] < row["proven_epsilon"] <= row["target_epsilon"]
         assert row["claimed_epsilon"] is None  # nothing is claimed under Poisson sampling
-    assert (folder / "f.png").read_bytes()[:4] == b"\x89PNG"
+    assert (folder / "c" / "trade-off.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_all_methods_are_judged_under_one_relation(compared):
@@ -62,8 +62,9 @@ def test_it_continues_where_it_stopped(compared):
     lost = folder / "c" / "dpdt-2-1"
     before = json.loads((folder / "c" / "dpdt-2-0" / "result.json").read_text())
     (lost / "result.json").unlink()  # as if it had been interrupted
-    again = dpdt(*arguments, cwd=folder)
+    again = dpdt(*arguments, "--figure", "f.svg", cwd=folder)
     assert again.returncode == 0, again.stderr
+    assert "<svg" in (folder / "f.svg").read_text()
     assert again.stderr.count("seed") == 1
     assert before == json.loads((folder / "c" / "dpdt-2-0" / "result.json").read_text())
     assert len(json.loads(again.stdout)["rows"]) == len(rows)

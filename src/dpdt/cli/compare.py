@@ -34,7 +34,9 @@ def _epsilons(texts: tuple[str, ...]) -> list[float]:
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder of the runs; continued if it exists."
 )
-@click.option("--figure", type=click.Path(path_type=Path), help="Draw the trade-off to this file.")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="Picture; in the runs' folder unless given."
+)
 @options.as_json
 def command(
     source: str,
@@ -50,7 +52,8 @@ def command(
 
     Every method takes the configuration's values for it (table peers). Each run has a folder below
     --out (compare/NAME unless given); runs that are there already are not made again, so an
-    interrupted comparison continues. Accuracy is a mean over seeds ± standard deviation.
+    interrupted comparison continues. Accuracy is a mean over seeds ± standard deviation; a
+    picture shows it over ε.
     """
     chosen = config.load(source, overrides)
     targets = _epsilons(epsilons) or [chosen.privacy.epsilon or 3.0]
@@ -71,7 +74,8 @@ def command(
     except Interrupted:
         click.echo("dpdt: interrupted; the same command continues where it stopped", err=True)
         return 130
-    if figure is not None:
-        draw(rows, figure)
     click.echo(json.dumps({"rows": rows}) if as_json else table(rows))
+    picture = figure or folder / "trade-off.png"
+    draw(rows, picture)
+    click.echo(f"picture: {picture}", err=True)
     return 0
