@@ -146,3 +146,10 @@ def test_a_changed_example_changes_the_fingerprint():
     assert fingerprint((x, y)) == fingerprint((x.clone(), y))
     assert fingerprint((x, y)) != fingerprint((other, y))
     assert fingerprint((x, y)) != fingerprint((x, y + 1))
+
+
+def test_no_epsilon_is_written_where_nothing_is_guaranteed(tmp_path):
+    overrides = ("privacy.epsilon=3.0", "privacy.noise_seed=1", "train.epochs=10")
+    run(config.load("digits", overrides, method="dpdt"), tmp_path / "run", show_progress=False)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epsilon"] for line in lines] == [None] * 10

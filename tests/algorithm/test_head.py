@@ -63,6 +63,17 @@ def test_one_contribution_never_exceeds_the_bound(clip, penalty, lr, seed, facto
     assert tally.nonfinite == (0 if torch.isfinite(x).all() else 1)
 
 
+@pytest.mark.parametrize("value", [0.7, 1.115, 1.335])
+def test_norms_of_long_rows_are_not_rounded_away(value):
+    """A float32 sum of 150,528 equal squares would be off by 1e-4, ten times the slack."""
+    layer = nn.Linear(150_528, 3)
+    total, _, _ = contribute_outer_products(
+        Layout(layer, "model"), Head(layer), torch.full((1, 150_528), value), torch.tensor([1]),
+        clip=0.1, penalty=1.0, lr=1.0,
+    )  # fmt: skip
+    assert 0.0999 < float(total.double().norm()) <= 0.1
+
+
 def test_one_broken_example_costs_the_others_nothing():
     layer = nn.Linear(7, 4)
     layout, head = Layout(layer, "model"), Head(layer)

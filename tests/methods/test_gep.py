@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Batch
 from dpdt.errors import InputError
+from dpdt.methods.gep import _clipped_sum
 from dpdt.methods.loop import prepare, train
 
 generator = torch.Generator().manual_seed(0)
@@ -78,6 +79,12 @@ def test_one_example_adds_no_more_than_its_two_clips():
     embedding = basis @ added
     assert float(embedding.norm()) == pytest.approx(0.3, rel=1e-3)
     assert float((added - embedding @ basis).norm()) == pytest.approx(0.07, rel=1e-3)
+
+
+@pytest.mark.parametrize("value", [0.7, 1.115, 1.335])
+def test_norms_of_long_rows_are_not_rounded_away(value):
+    x = torch.full((1, 1_000_001), value)
+    assert 0.1999 < float(_clipped_sum(x, 0.2).double().norm()) <= 0.2
 
 
 def test_the_basis_is_orthonormal_and_public():

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Data, tree_map
-from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.layout import Layout, row_norms
 
 Loss = Callable[[Any, Data], Tensor]  # (model, micro-batch) → mean loss, a scalar
 
@@ -55,7 +55,7 @@ class Head:
             outputs = self.layer(x).detach().requires_grad_()
             losses = F.cross_entropy(outputs, y, reduction="none")
             (delta,) = torch.autograd.grad(losses.sum(), outputs)
-        squares = torch.linalg.vector_norm(x, dim=1).double().square()
+        squares = row_norms(x).square()
         if self.layer.bias is not None:
             squares += 1.0
         norms = torch.linalg.vector_norm(delta.double(), dim=1) * squares.sqrt()

@@ -54,6 +54,15 @@ def _kind(module: nn.Module) -> str:
     return "norm" if "norm" in name.lower() else "other"
 
 
+def row_norms(x: Tensor) -> Tensor:
+    """‖x‖ of every row, in float64: a sum of many squares in float32 can be wrong by 1e-3."""
+    whole, piece = x.shape[1] // PIECES[0], PIECES[0]
+    most, rest = x[:, : whole * piece], x[:, whole * piece :]
+    pieces = torch.linalg.vector_norm(torch.unflatten(most, 1, (whole, piece)), dim=-1)
+    last = torch.linalg.vector_norm(rest, dim=1, keepdim=True)
+    return torch.cat((pieces, last), 1).double().square().sum(1).sqrt()
+
+
 class Layout:
     """The flat order of a model's trained parameters; x below is a [rows, size] buffer.
 

@@ -12,6 +12,7 @@ from torch import nn
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
+from dpdt.algorithm.layout import row_norms
 from dpdt.algorithm.readiness import refuse_unready
 from dpdt.config import Dpsgd, Settings
 from dpdt.errors import InputError
@@ -160,9 +161,8 @@ def automatic(base: Any, stability: float) -> type:
         max_grad_norm: float
 
         def clip_and_accumulate(self) -> None:
-            flat = [g.flatten(1).norm(2, dim=-1) for g in self.grad_samples]
-            norms = torch.stack(flat, dim=1).norm(2, dim=1)
-            factor = self.max_grad_norm / (norms + stability)
+            norms = torch.stack([row_norms(g.flatten(1)) for g in self.grad_samples]).norm(dim=0)
+            factor = (self.max_grad_norm / (norms + stability)).to(self.grad_samples[0])
             for p in self.params:
                 p.grad_sample = torch.einsum("i,i...->i...", factor, p.grad_sample)
             limit, self.max_grad_norm = self.max_grad_norm, math.inf

@@ -23,7 +23,7 @@ from dpdt.algorithm.auxiliary import slack
 from dpdt.algorithm.batch import Batch, Data
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss, vectorised
-from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.layout import Layout, row_norms
 from dpdt.algorithm.readiness import refuse_unready
 from dpdt.config import Gep, Settings
 from dpdt.errors import InputError
@@ -70,7 +70,7 @@ class GepEngine:
         total, number, broken = 0.0, len(batch.sizes), 0
         for first in range(0, number, CHUNK):
             gradients, losses = self._gradients(batch.slice(first, min(first + CHUNK, number)))
-            bad = ~torch.isfinite(torch.linalg.vector_norm(gradients, dim=1))
+            bad = ~torch.isfinite(row_norms(gradients))
             gradients[bad] = 0.0
             broken += int(bad.sum())
             total += float(losses.sum())
@@ -154,8 +154,8 @@ def _groups(layout: Layout, number: int) -> list[slice]:
 
 def _clipped_sum(x: Tensor, clip: float) -> Tensor:
     limit = clip * (1.0 - slack(x.dtype))
-    norms = torch.linalg.vector_norm(x, dim=1)  # if it overflows, a finite x is scaled to 0
-    return torch.where(norms > limit, limit / norms, 1.0) @ x
+    norms = row_norms(x)  # if it overflows, a finite x is scaled to 0
+    return torch.where(norms > limit, limit / norms, 1.0).to(x.dtype) @ x
 
 
 def engine(

@@ -142,7 +142,8 @@ def run(
         if last or not poisson:
             epsilon = step.privacy().epsilon
         elif record["epoch"] % pause == 0:
-            epsilon = coarse.guarantee(step.writer.ledger, step.delta).epsilon
+            bound = coarse.guarantee(step.writer.ledger, step.delta)
+            epsilon = bound.epsilon if bound.valid else math.inf
         known = None if epsilon == math.inf else epsilon
         folder.metrics({**record, "epsilon": known, "seconds": time.perf_counter() - start})
         display.epoch(record["accuracy"], epsilon)
