@@ -101,6 +101,11 @@ def check_together(method: Method, train: Train, privacy: Privacy) -> None:
             "granularity 'model' and accountant composition; give a number",
         ),
         (
+            method.lr == AUTO and method.preconditioner in ("rmsprop", "adam"),
+            "method.lr: 'auto' is for a step as long as its gradient, preconditioner 'auto', "
+            f"'public' or 'identity', found {method.preconditioner!r}; give a number",
+        ),
+        (
             method.preconditioner == PUBLIC and train.augment,
             "train.augment: with preconditioner 'public' inputs are transformed once, before "
             "training; leave it false",

@@ -143,7 +143,8 @@ class Method:
             return self.lr == AUTO
         given = [getattr(self, name) for name in RULE if name not in ("clip", "averaging")]
         left = self.noise is None and all(value is None for value in given)
-        return left and self.memory == "shared" and self.per_example
+        other = isinstance(self.clip, Mapping) or self.reshuffle  # for several blocks; a partition
+        return left and self.memory == "shared" and self.per_example and not other
 
     @property
     def per_example(self) -> bool:
@@ -344,8 +345,15 @@ def _spread(options: Mapping[str, Any], tables: dict[str, dict[str, Any]], where
         tables[homes[name]][name] = value
 
 
-def load(source: str, overrides: tuple[str, ...] = (), method: str | None = None) -> Config:
+def load(
+    source: str,
+    overrides: tuple[str, ...] = (),
+    method: str | None = None,
+    target: float | None = None,
+) -> Config:
     """A configuration from a preset's name or a TOML file, with `a.b=c` overrides.
+
+    `target` is the ε of one that gives neither noise nor a target of its own.
 
     `method` asks for a method with the file's values for it: those of its table `peers.<method>`,
     on the defaults. A file without that table, whose own method it is, keeps its own values.
@@ -372,6 +380,8 @@ def load(source: str, overrides: tuple[str, ...] = (), method: str | None = None
             if not isinstance(table, dict):
                 raise InputError(f"--set {'.'.join(path)}: {part} is not a table")
         table[path[-1]] = value
+    if target is not None and "noise" not in tables["method"]:
+        tables.setdefault("privacy", {}).setdefault("epsilon", target)
     for section, table in tables.items():
         if section not in SECTIONS or not isinstance(table, Mapping):
             raise InputError(f"{section}: no such section{_suggest(section, SECTIONS)}")

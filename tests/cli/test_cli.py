@@ -184,6 +184,19 @@ def test_published_numbers_of_composition():
         assert epsilon is None or found["epsilon"] == pytest.approx(epsilon, rel=5e-6)
 
 
+def test_what_calibrate_prints_keeps_a_run_by_the_rule_what_it_is(tmp_path):
+    file = tmp_path / "f.toml"
+    file.write_text("[train]\nepochs = 5\nbatch_size = 200\n")  # neither noise nor target
+    told = dpdt("calibrate", str(file), "--epsilon", "3", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "ε ≤ 3 by composition" in told.stdout
+    pasted = "[method]\n" + told.stdout.split("\n", 1)[1] + file.read_text()
+    file.write_text(pasted)
+    privacy = json.loads(dpdt("account", str(file), "--json", cwd=tmp_path).stdout)
+    assert privacy["relation"] == "add-remove"
+    assert 2.99 < privacy["proven"]["epsilon"] <= 3.0
+
+
 def test_calibrate():
     done = dpdt("calibrate", "cifar10", "--epsilon", "3", "--json")
     printed = json.loads(done.stdout)

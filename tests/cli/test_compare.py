@@ -57,6 +57,16 @@ def test_what_depends_on_votes_is_kept_private(compared):
     assert "not to be published" in told["caveat"]
 
 
+def test_a_target_is_enough_for_a_file_that_leaves_the_rest_to_the_rule(tmp_path):
+    (tmp_path / "f.toml").write_text("[train]\nepochs = 2\nbatch_size = 200\n")
+    command = [sys.executable, "-m", "dpdt", "compare", "f.toml", "--methods", "dpdt", "--epsilon"]
+    done = subprocess.run(
+        [*command, "2", "--seeds", "1"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dpdt            2" in done.stdout
+
+
 def test_it_continues_where_it_stopped(compared):
     folder, rows, arguments = compared
     lost = folder / "c" / "dpdt-2-1"

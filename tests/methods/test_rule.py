@@ -50,6 +50,8 @@ def test_with_nothing_given_the_rule_is_the_default():
         {"memory": "auxiliary"},
         {"memory": "none"},
         {"auxiliaries": 4},
+        {"clip": {"linear": 0.1, "norm": 0.05}},
+        {"reshuffle": True},
     ],
 )
 def test_a_run_of_ones_own_numbers_starts_from_plain_ones(given):
@@ -69,6 +71,7 @@ def test_auto_is_refused_where_its_reasoning_does_not_hold():
         ("method.sampling=partition", "'auto' is for"),
         ("method.auxiliaries=10", "'auto' is for"),
         ("method.granularity=layer", "'auto' is for"),
+        ("method.preconditioner=rmsprop", "'auto' is for a step as long as its gradient"),
     ):
         with pytest.raises(InputError, match=message):
             config.load("digits", (override,), "dpdt")
@@ -117,8 +120,10 @@ def test_reach_is_the_norm_of_the_jacobian():
         squares.append(sum(j.square().sum() for j in jacobian.values()) / 3)
     expected = float(torch.stack(squares).mean().sqrt())
     model.train()
-    assert reach(model, many) == pytest.approx(expected, rel=0.05)  # random signs: an estimate
-    assert model.training
+    model[0].eval()
+    with torch.no_grad():  # as someone may have around a loop of their own
+        assert reach(model, many) == pytest.approx(expected, rel=0.05)  # random signs: an estimate
+    assert [m.training for m in model.children()] == [False, True, True, True]
 
 
 def test_reach_of_a_linear_model_is_that_of_its_inputs():
@@ -141,6 +146,31 @@ def test_inputs_that_nothing_can_stand_in_for():
         with pytest.raises(InputError, match="'auto' needs public inputs here"):
             typical(None, inputs)
     assert torch.equal(typical(tokens, (tokens, Y[:4])), tokens)
+    assert typical(X[:0], (X, Y)).shape == (32, 6)  # none are none
+
+
+def test_public_inputs_are_read_as_the_model_reads_the_data():
+    """Double precision for a model in single; a Dataset of mappings for one that takes names."""
+    options = {"epsilon": 3.0, "epochs": 2, "batch_size": 20}
+    prepare(nn.Linear(6, 3), (X.double(), Y), public=X.double(), **options)
+    tokens = [{"input_ids": torch.arange(4) + i % 5, "labels": Y[i]} for i in range(40)]
+    public = {"input_ids": torch.randint(9, (20, 4))}
+    prepare(Bag(), Mappings(tokens), loss=by_name, public=public, **options)
+
+
+class Mappings(torch.utils.data.Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+def by_name(model, batch):
+    return nn.functional.cross_entropy(model(input_ids=batch["input_ids"]).logits, batch["labels"])
 
 
 @pytest.mark.parametrize("public", [torch.full((3, 6), torch.nan), torch.zeros(3, 6)])
@@ -157,6 +187,16 @@ def test_a_model_that_takes_more_than_inputs_is_refused_with_its_error():
 
     with pytest.raises(InputError, match=r"calls the model on inputs alone.*'y'"):
         prepare(Two(6, 3), (X, Y), epsilon=3.0, epochs=2, batch_size=20)
+
+
+def test_outputs_that_do_not_depend_on_what_is_trained_are_refused():
+    class Labels(nn.Linear):
+        def forward(self, x):
+            outputs = super().forward(x)
+            return outputs if self.training else outputs.argmax(1)
+
+    with pytest.raises(InputError, match="its outputs do not depend on what is trained"):
+        prepare(Labels(6, 3), (X, Y), epsilon=3.0, epochs=2, batch_size=20)
 
 
 class Bag(nn.Module):
@@ -231,6 +271,35 @@ def test_without_noise_the_learning_rate_has_a_limit():
         lr="auto",
     )  # fmt: skip
     assert step.plan.at(0).lr == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize(("noise", "expected"), [(0.0, 2.5), (0.05, 2 * 0.02 / 0.05 / 6**0.5)])
+def test_the_learning_rate_of_a_network(noise, expected):
+    """Twice the noise may pass, and η · reach has a limit of its own."""
+    model = network()
+    step, _ = prepare(model, (X, Y), public=X, noise=noise, batch_size=20, epochs=2, lr="auto")
+    assert step.plan.at(0).lr * reach(model, X[:32]) == pytest.approx(expected)
+
+
+def test_a_continued_run_keeps_its_learning_rate():
+    """It was measured on the model as it was at the start, which the new one need not be."""
+    options = {"epsilon": 3.0, "epochs": 4, "batch_size": 20, "noise_seed": 1}
+    whole, ended = network(), network()
+    step, loader = prepare(whole, (X, Y), **options)
+    for batch in loader:
+        step(batch)
+        if batch.step == 5:
+            state = step.state_dict()
+    for p in ended.parameters():
+        nn.init.normal_(p)
+    other, loader = prepare(ended, (X, Y), **options)
+    assert other.plan.at(0).lr != step.plan.at(0).lr
+    other.load_state_dict(state)
+    for batch in loader:
+        other(batch)
+    for a, b in zip(whole.parameters(), ended.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert len(other.writer.ledger.runs) == 1
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [(4, 0.0), (200, 1.0 - 1.0 / 24.0)])

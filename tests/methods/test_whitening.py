@@ -50,6 +50,32 @@ def test_folding_gives_the_same_outputs():
     assert torch.allclose(outer(x), whitened.inner(whitened.whitening.apply(x)), atol=1e-9)
 
 
+def test_a_layer_that_was_trained_is_where_it_starts_from():
+    outer = nn.Linear(6, 3).double()
+    x = torch.randn(20, 6, generator=generator, dtype=torch.float64)
+    assert float(Whitened(outer, PUBLIC).inner.weight.detach().abs().sum()) == 0.0  # fresh: from 0
+    with torch.no_grad():
+        outer.weight.mul_(5.0)
+    before, whitened = outer(x), Whitened(outer, PUBLIC)
+    assert torch.allclose(before, whitened.inner(whitened.whitening.apply(x)), atol=1e-9)
+    whitened.fold()
+    assert torch.allclose(before, outer(x), atol=1e-9)
+
+
+def test_only_what_can_be_whitened_is():
+    """Not where a loss of one's own sees the inputs, nor where part of the layer is frozen."""
+    x, y = torch.randn(40, 6, generator=generator), torch.arange(40) % 6
+    given = {"public": PUBLIC.float(), "epsilon": 3.0, "batch_size": 10}
+    assert prepare(nn.Linear(6, 6), (x, y), **given)[0].whitened is not None
+    own = lambda model, batch: (model(batch[0]) - batch[0]).square().mean()  # noqa: E731
+    assert prepare(nn.Linear(6, 6), (x, y), loss=own, **given)[0].whitened is None
+    frozen = nn.Linear(6, 6)
+    frozen.weight.requires_grad_(False)
+    assert prepare(frozen, (x, y), **given)[0].whitened is None
+    with pytest.raises(InputError, match="all of it trained"):
+        prepare(frozen, (x, y), preconditioner="public", **given)
+
+
 def test_a_step_is_a_step_of_the_engine_on_transformed_inputs():
     x = torch.randn(40, 6, generator=generator)
     y = torch.arange(40) % 3

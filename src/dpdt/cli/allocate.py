@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from decimal import ROUND_CEILING
 
 import click
 
 from dpdt import config
 from dpdt.accounting import ACCOUNTANTS, by_name
 from dpdt.accounting.allocate import BOOSTS, MODES, allocate
+from dpdt.accounting.guarantee import shown
 from dpdt.cli import options
 from dpdt.cli.source import planned
 
@@ -62,4 +64,5 @@ def command(
         shares = ":".join(str(r.shares[k]) for k in present)
         noise = ", ".join(f"{r.noise[k]:.4g}" for k in present)
         clip = ", ".join(f"{r.clip[k]:.4g}" for k in present)
-        click.echo(f"{r.mode:6} {name:14} ε {r.epsilon:<9.5g} {shares:9}  σ {noise:28}  C {clip}")
+        epsilon = shown(r.epsilon, ROUND_CEILING)
+        click.echo(f"{r.mode:6} {name:14} ε {epsilon:9} {shares:9}  σ {noise:28}  C {clip}")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from decimal import ROUND_CEILING, Context
 
 import click
 
 from dpdt import config
 from dpdt.accounting import ACCOUNTANTS, by_name
 from dpdt.accounting.calibrate import calibrate, scaled
+from dpdt.accounting.guarantee import shown
 from dpdt.cli import options
 from dpdt.cli.source import planned
 from dpdt.errors import InputError
+from dpdt.keys import AUTO
 
 
 @click.command(epilog="Example: dpdt calibrate cifar10 --epsilon 3 --kind conv")
@@ -34,7 +37,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Find the noise that meets a target ε: a common factor, or one for some kinds of block."""
-    chosen = config.load(source, overrides)
+    chosen = config.load(source, overrides, target=epsilon)
     target = chosen.privacy.epsilon if epsilon is None else epsilon
     if target is None or not target > 0:
         raise InputError(f"--epsilon: must be a positive number, found {target}")
@@ -53,5 +56,9 @@ def command(
         printed = {"epsilon": reached, "accountant": judge.name, "noise_scale": factor}
         click.echo(json.dumps({**printed, "noise": noise}))
         return
-    click.echo(f"ε ≤ {reached:.6g} by {judge.name}, with the noise times {factor:.6g}:")
-    click.echo("noise = { " + ", ".join(f"{k} = {v:.6g}" for k, v in noise.items()) + " }")
+    bound = shown(reached, ROUND_CEILING)
+    click.echo(f"ε ≤ {bound} by {judge.name}, with the noise times {factor:.6g}:")
+    up = Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float  # so that ε stays below
+    click.echo("noise = { " + ", ".join(f"{k} = {float(up(v))}" for k, v in noise.items()) + " }")
+    if chosen.method.lr == AUTO:
+        click.echo('lr = "auto"')

@@ -55,8 +55,9 @@ def command(
     interrupted comparison continues. Accuracy is a mean over seeds ± standard deviation; a
     picture shows it over ε.
     """
-    chosen = config.load(source, overrides)
-    targets = _epsilons(epsilons) or [chosen.privacy.epsilon or 3.0]
+    targets = _epsilons(epsilons)
+    chosen = config.load(source, overrides, target=targets[0] if targets else 3.0)
+    targets = targets or [chosen.privacy.epsilon or 3.0]
     from dpdt.report.comparison import draw, table
     from dpdt.training.compare import Interrupted, cells, compare
 

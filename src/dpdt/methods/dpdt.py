@@ -17,9 +17,9 @@ from dpdt.noise import Randomness
 
 
 def state_size(parameters: int, auxiliaries: int, method: Method) -> int:
-    """Bytes of what outlives a step: π, and v if there is a preconditioner, in float32."""
+    """Bytes of what outlives a step: π, and v if the preconditioner has one, in float32."""
     copies = {"auxiliary": auxiliaries, "shared": 1, "none": 0}[method.memory]
-    return copies * parameters * (1 if method.preconditioner == "identity" else 2) * 4
+    return copies * parameters * (2 if method.preconditioner in ("rmsprop", "adam") else 1) * 4
 
 
 def engine(

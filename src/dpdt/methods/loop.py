@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from dpdt.accounting import Privacy, account
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.blocks import Blocks
+from dpdt.algorithm.engine import Engine as Decoupled
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.gradients import Loss
+from dpdt.algorithm.gradients import Head, Loss
 from dpdt.algorithm.layout import parameters_of
 from dpdt.config import Method, Settings, settings
 from dpdt.errors import InputError
@@ -22,7 +24,7 @@ from dpdt.keys import AUTO, PUBLIC
 from dpdt.ledger import LedgerWriter, Setting
 from dpdt.methods import Engine, make
 from dpdt.methods.augment import Augment
-from dpdt.methods.loader import Loader, count
+from dpdt.methods.loader import Loader, count, take
 from dpdt.methods.loss import accuracy, default_loss
 from dpdt.methods.plan import Plan, plan, settled
 from dpdt.methods.reach import reach, typical
@@ -41,9 +43,11 @@ class Step:
         plan: Plan,
         delta: float,
         whitened: Whitened | None = None,
+        measured: bool = False,
     ):
         self.engine, self.loader, self.plan, self.delta = engine, loader, plan, delta
         self.whitened = whitened  # the model that is trained, if it is not the user's own
+        self.measured = measured  # the learning rate was, on the model as it is at the start
         self.writer = LedgerWriter(plan.header)
 
     def __call__(self, batch: Batch) -> StepResult:
@@ -96,6 +100,10 @@ class Step:
         settings = [Setting(**setting) for setting, steps in state["ledger"] for _ in range(steps)]
         for setting in settings[self.writer.ledger.steps :]:
             self.writer.step(setting)
+        if self.measured and settings and isinstance(self.engine, Decoupled):
+            self.plan = self.plan.at_rate(settings[-1].lr)
+            assert self.plan.recipe is not None
+            self.engine.recipe = self.plan.recipe
         self.loader.load_state_dict(state["loader"])
         self._fold()
 
@@ -140,21 +148,25 @@ def prepare(
         diagnose: compute the quantities of the convergence theory at every step.
         using: settings that were made already; otherwise give them as keywords (see docs).
     """
-    chosen = settled(using or settings(**options), can_whiten=can_whiten(model, data, public))
+    usual = loss is default_loss  # one of the user's own may look at inputs as they are
+    whiten = usual and can_whiten(model, data, public)
+    chosen = settled(using or settings(**options), can_whiten=whiten)
     if (chosen.privacy.unit == "user") != (users is not None):
         raise InputError(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
         )
     blocks = Blocks.group(parameters_of(model), chosen.method.granularity)
-    bounds = bounds_of(model) if loss is default_loss else None
+    bounds = bounds_of(model) if usual else None
     decided = plan(chosen, blocks, count(data), bounds, 0 if public is None else count(public))
     learner, inputs, whitened = model, public, None
     if isinstance(chosen.method, Method) and chosen.method.preconditioner == PUBLIC:
         whitened = Whitened(model, public)
         learner, inputs, data = whitened.inner, whitened.inputs, whitened.data(data)
-    if chosen.method.lr == AUTO:
-        by_name = isinstance(data, Mapping)
-        decided = decided.tuned(reach(learner, typical(inputs, data), by_name=by_name))
+    measured = chosen.method.lr == AUTO
+    if measured:
+        by_name = isinstance(take(data, torch.arange(1)), Mapping)
+        found = reach(learner, typical(inputs, data), by_name=by_name)
+        decided = decided.tuned(found, linear=Head.layer_of(learner) is not None)
     seeds = _seeds(chosen.privacy.noise_seed)
     engine = make(
         chosen.method.name,
@@ -176,7 +188,7 @@ def prepare(
         device=next(model.parameters()).device,
         augment=Augment(chosen.train.seed, count(data)) if chosen.train.augment else None,
     )
-    step = Step(engine, loader, decided, chosen.privacy.delta, whitened)
+    step = Step(engine, loader, decided, chosen.privacy.delta, whitened, measured)
     if ledger is not None:
         step.writer.open(ledger)
     return step, loader

@@ -35,6 +35,9 @@ S = TypeVar("S", bound=Settings)
 # there is, not larger. A step forgets a tenth of the multiplier (ρη; one minus it is a momentum).
 # With hardly any noise, η is limited as for gradient descent. Averages go over a few percent.
 FORGOTTEN, FASTEST, AVERAGED = 0.1, 32.0, 0.04
+# A network's reach grows as it learns, ten times and more. It can use more noise at first, and a
+# rate η·reach above this loses.
+NETWORK_NOISE, NETWORK_FASTEST = 2.0, 2.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +81,24 @@ class Plan:
             ledger.append(self.recipe.at(epoch), self.header.batches)
         return ledger
 
-    def tuned(self, reach: float = math.sqrt(2.0)) -> Plan:
+    def tuned(self, reach: float = math.sqrt(2.0), *, linear: bool = True) -> Plan:
         """The plan with the learning rate and penalty that fit its noise.
 
         The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later
         steps, so T steps move it by σ√T/(2ρ²η), and an output by that times `reach` (reach.py; at
-        first that of a linear model on inputs of norm 1). With ρη fixed this is 1 for one η. Clip
-        and noise stay as they are, so what is guaranteed does not change.
+        first that of a linear model on inputs of norm 1). With ρη fixed this is 1 for one η, 2 for
+        twice that. Clip and noise stay as they are, so what is guaranteed does not change.
         """
         assert self.recipe is not None
         noise = self.recipe.noise[0] * math.sqrt(self.steps) * reach
-        lr = min(FASTEST / reach**2, 2 * FORGOTTEN**2 / noise if noise else math.inf)
+        allowed, fastest = NETWORK_NOISE, NETWORK_FASTEST / reach
+        if linear:
+            allowed, fastest = 1.0, FASTEST / reach**2
+        return self.at_rate(min(fastest, 2 * FORGOTTEN**2 * allowed / noise if noise else math.inf))
+
+    def at_rate(self, lr: float) -> Plan:
+        """The plan with this learning rate, and the penalty that goes with it."""
+        assert self.recipe is not None
         return replace(self, recipe=replace(self.recipe, lr=lr, penalty=(FORGOTTEN / lr,)))
 
     def sampler(

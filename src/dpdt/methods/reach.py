@@ -28,19 +28,22 @@ def reach(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
     """
     generator = torch.Generator().manual_seed(0)
     trained = [p for p in model.parameters() if p.requires_grad]
-    inputs = tree_map(lambda t: t.to(trained[0].device), inputs)
-    was_training = model.training
+    like = trained[0]
+    inputs = tree_map(lambda t: t.to(like if t.is_floating_point() else like.device), inputs)
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     squares = []
     try:
         for i in range(count(inputs)):
-            outputs = _outputs(model, take(inputs, torch.tensor([i])), by_name)
+            with torch.enable_grad():
+                outputs = _outputs(model, take(inputs, torch.tensor([i])), by_name)
             signs = torch.randint(2, outputs.shape, generator=generator).to(outputs) * 2.0 - 1.0
-            gradients = torch.autograd.grad((outputs * signs).sum(), trained, allow_unused=True)
+            gradients = torch.autograd.grad(outputs, trained, signs, allow_unused=True)
             total = sum(float(g.double().square().sum()) for g in gradients if g is not None)
             squares.append(total / outputs.numel())
     finally:
-        model.train(was_training)
+        for module, training in modes:
+            module.training = training
     found = math.sqrt(sum(squares) / len(squares))
     if not 0.0 < found < math.inf:
         raise InputError(
@@ -53,7 +56,9 @@ def reach(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
 def _outputs(model: nn.Module, one: Any, by_name: bool) -> Tensor:
     try:
         outputs: Tensor = model(**one).logits if by_name else model(one)
-        return outputs * 1.0
+        if not outputs.requires_grad:
+            raise TypeError("its outputs do not depend on what is trained")
+        return outputs
     except Exception as error:  # a model of the user's own can fail in any way
         raise InputError(
             "method.lr: 'auto' calls the model on inputs alone and needs a tensor of outputs, "
@@ -63,7 +68,7 @@ def _outputs(model: nn.Module, one: Any, by_name: bool) -> Tensor:
 
 def typical(public: Any, data: Any) -> Data:
     """Some public inputs, or, if there are none, random numbers from −1 to 1 of their shape."""
-    if public is not None:
+    if public is not None and count(public):
         return take(public, torch.arange(min(INPUTS, count(public))))
     one = take(data, torch.arange(1))
     x = one[0] if isinstance(one, tuple | list) else None

@@ -60,9 +60,19 @@ class Whitening:
         parts = [self._turn(rows.flatten(1) - self.mean) for rows in torch.split(x, ROWS)]
         return torch.cat(parts)
 
+    def _turn_back(self, rows: Tensor) -> Tensor:
+        changed = (rows @ self.directions.t()).mul_(1.0 / self.factors - 1.0) @ self.directions
+        return changed.add_(rows).div_(self.scale)
+
     def _turn(self, rows: Tensor) -> Tensor:
         changed = (rows @ self.directions.t()).mul_(self.factors - 1.0) @ self.directions
         return changed.add_(rows).mul_(self.scale)
+
+    def unfold_(self, inner: nn.Linear, outer: nn.Linear) -> None:
+        """The inverse of `fold_`: the inner layer that stands for the outer one."""
+        with torch.no_grad():
+            inner.weight.copy_(self._turn_back(outer.weight))
+            inner.bias.copy_(outer.bias + outer.weight @ self.mean)
 
     def fold_(self, inner: nn.Linear, outer: nn.Linear) -> None:
         """Write Wx + b = W'φ(x) + b' into the outer layer."""
@@ -74,28 +84,40 @@ class Whitening:
 
 def can_whiten(model: nn.Module, data: Any, public: Any) -> bool:
     """Whether there is something to whiten, and by: a linear model on numbers, public inputs."""
-    layer = Head.layer_of(model)
     pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor)
-    linear = layer is not None and layer.bias is not None and pair
+    linear = _trained_layer(model) is not None and pair
     return linear and isinstance(public, Tensor) and len(public) > 1
+
+
+def _trained_layer(model: nn.Module) -> nn.Linear | None:
+    """The layer, if the model is a linear one with a bias, all of which is trained."""
+    layer = Head.layer_of(model)
+    trained = layer is not None and all(p.requires_grad for p in layer.parameters())
+    return layer if layer is not None and layer.bias is not None and trained else None
 
 
 class Whitened:
     """A linear model in new coordinates, and the one that it stands for."""
 
     def __init__(self, model: nn.Module, public: Any):
-        outer = Head.layer_of(model)
-        if outer is None or outer.bias is None or not isinstance(public, Tensor):
+        outer = _trained_layer(model)
+        if outer is None or not isinstance(public, Tensor):
             raise InputError(
-                "method.preconditioner: 'public' is for linear models with a bias, on inputs that "
-                "are numbers; use identity, rmsprop or adam"
+                "method.preconditioner: 'public' is for linear models with a bias, all of it "
+                "trained, on inputs that are numbers; use identity, rmsprop or adam"
             )
         self.outer = outer
         self.whitening = Whitening.of(public.to(outer.weight))
         self.inputs = self.whitening.apply(public.to(outer.weight))
         self.inner = nn.Linear(outer.in_features, outer.out_features).to(outer.weight)
-        for parameter in self.inner.parameters():
-            nn.init.zeros_(parameter)
+        # As torch draws it, a start is mostly noise: 0 is better. One that was trained is kept.
+        fresh = all(
+            float(p.detach().abs().max()) <= outer.in_features**-0.5 for p in outer.parameters()
+        )
+        for p in self.inner.parameters():
+            nn.init.zeros_(p)
+        if not fresh:
+            self.whitening.unfold_(self.inner, outer)
 
     def data(self, data: Any) -> Any:
         """Training examples (x, y) in the new coordinates."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_FLOOR
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,9 +91,9 @@ def worst_case_table(cases: list[Case]) -> str:
             f"ε ≥ {shown(case.measured.epsilon, ROUND_FLOOR)}"
         )
         for g in case.as_json()["accountants"]:
-            mu = "" if g["mu"] is None else f"μ = {g['mu']:.4g}"
+            mu = "" if g["mu"] is None else f"μ = {shown(g['mu'], ROUND_CEILING)}"
             status = "valid" if g["valid"] else "claimed"
-            number = f"ε = {g['epsilon']:<10.4g} {mu:13}"
+            number = f"ε = {shown(g['epsilon'], ROUND_CEILING):10} {mu:13}"
             lines.append(f"  {g['accountant']:26} {number} {status:7} {g['verdict']}")
     return "\n".join(lines)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import ROUND_CEILING
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dpdt.accounting.guarantee import shown
 
 
 @contextmanager
@@ -65,4 +68,4 @@ class Display:
     def epoch(self, accuracy: float | None, epsilon: float | None) -> None:
         self.progress.update(self.task, accuracy="-" if accuracy is None else f"{accuracy:.3f}")
         if epsilon is not None:
-            self.progress.update(self.task, epsilon=f"{epsilon:.3g}")
+            self.progress.update(self.task, epsilon=shown(epsilon, ROUND_CEILING))
