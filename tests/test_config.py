@@ -117,3 +117,9 @@ def test_relations_follow_from_sampling():
         "privacy.relation=replace-one",
     )
     config.load("digits", ("method.sampling=poisson", "privacy.relation=replace-one"))
+
+
+def test_a_section_must_be_a_table(tmp_path):
+    (tmp_path / "f.toml").write_text("method = 3")
+    with pytest.raises(InputError, match=r"method: must be a table, \[method\], found 3"):
+        config.load(str(tmp_path / "f.toml"))

@@ -363,6 +363,11 @@ def load(
     if not isinstance(peers, Mapping) or not all(isinstance(p, Mapping) for p in peers.values()):
         raise InputError(f"{source}: peers must hold tables, one for each method")
     changes = [_override(o) for o in overrides]
+    for section, found in [*tables.items(), *((path[0], {}) for path, _ in changes)]:
+        if section not in SECTIONS:
+            raise InputError(f"{section}: no such section{_suggest(section, SECTIONS)}")
+        if not isinstance(found, Mapping):
+            raise InputError(f"{section}: must be a table, [{section}], found {found!r}")
     own = tables.setdefault("method", {}).setdefault("name", "dpdt")
     asked = method or next((v for path, v in changes if path == ["method", "name"]), None)
     for name in (asked, *peers):
@@ -382,9 +387,6 @@ def load(
         table[path[-1]] = value
     if target is not None and "noise" not in tables["method"]:
         tables.setdefault("privacy", {}).setdefault("epsilon", target)
-    for section, table in tables.items():
-        if section not in SECTIONS or not isinstance(table, Mapping):
-            raise InputError(f"{section}: no such section{_suggest(section, SECTIONS)}")
     return Config(**{s: _section(s, tables.get(s, {})) for s in SECTIONS})
 
 
