@@ -39,6 +39,27 @@ def by_hand(net, x, y, clipping, clip, expected, stability=0.01):
     return [s / expected for s in total]
 
 
+@pytest.mark.parametrize("value", [0.7, 1.115, 1.335])
+@pytest.mark.parametrize(
+    ("clipping", "own_loss"),
+    [("flat", True), ("flat", False), ("layer", True), ("automatic", True)],
+)
+def test_norms_of_long_tensors_are_not_rounded_away(clipping, own_loss, value):
+    net, x, y = (
+        nn.Linear(500_000, 2, bias=False),
+        torch.full((1, 500_000), value),
+        torch.tensor([1]),
+    )
+    nn.init.zeros_(net.weight)
+    loss = {"loss": lambda m, b: F.cross_entropy(m(b[0]), b[1])} if own_loss else {}
+    step, _ = prepare(
+        net, (x, y), method="dpsgd", clipping=clipping, clip=0.3, noise=0.0, lr=1.0, momentum=0.0,
+        batch_size=1, **loss,
+    )  # fmt: skip
+    step(Batch(step=0, epoch=0, data=(x, y), sizes=(1,)))
+    assert 0.299 < float(net.weight.detach().double().norm()) <= 0.3
+
+
 @pytest.mark.parametrize("clipping", ["flat", "layer", "automatic"])
 @pytest.mark.parametrize("own_loss", [True, False])
 def test_a_step_without_noise_is_the_definition(clipping, own_loss):
