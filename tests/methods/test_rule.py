@@ -273,11 +273,16 @@ def test_without_noise_the_learning_rate_has_a_limit():
     assert step.plan.at(0).lr == pytest.approx(16.0)
 
 
-@pytest.mark.parametrize(("noise", "expected"), [(0.0, 2.5), (0.05, 2 * 0.02 / 0.05 / 6**0.5)])
-def test_the_learning_rate_of_a_network(noise, expected):
-    """Twice the noise may pass, and η · reach has a limit of its own."""
+@pytest.mark.parametrize(
+    ("noise", "steps", "expected"),
+    [(0.0, 300, 5.0), (1e-4, 300, 0.375 * 0.02 / (1e-4 * 300**0.5)), (0.01, 300, 200 / 300)],
+)
+def test_the_learning_rate_of_a_network(noise, steps, expected):
+    """η · reach lets 0.375 of the noise through, is at least 200/T, and at most 5."""
     model = network()
-    step, _ = prepare(model, (X, Y), public=X, noise=noise, batch_size=20, epochs=2, lr="auto")
+    step, _ = prepare(
+        model, (X, Y), public=X, noise=noise, batch_size=20, epochs=steps // 3, lr="auto"
+    )
     assert step.plan.at(0).lr * reach(model, X[:32]) == pytest.approx(expected)
 
 

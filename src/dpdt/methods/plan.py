@@ -35,9 +35,9 @@ S = TypeVar("S", bound=Settings)
 # there is, not larger. A step forgets a tenth of the multiplier (ρη; one minus it is a momentum).
 # With hardly any noise, η is limited as for gradient descent. Averages go over a few percent.
 FORGOTTEN, FASTEST, AVERAGED = 0.1, 32.0, 0.04
-# A network's reach grows as it learns, ten times and more. It can use more noise at first, and a
-# rate η·reach above this loses.
-NETWORK_NOISE, NETWORK_FASTEST = 2.0, 2.5
+# A network's reach grows as it learns, ten times and more, so less noise may pass at the start; but
+# a short run must still get somewhere: η·reach·T is at least PATH, unless η·reach would exceed 5.
+NETWORK_NOISE, PATH, NETWORK_FASTEST = 0.375, 200.0, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +86,16 @@ class Plan:
 
         The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later
         steps, so T steps move it by σ√T/(2ρ²η), and an output by that times `reach` (reach.py; at
-        first that of a linear model on inputs of norm 1). With ρη fixed this is 1 for one η, 2 for
-        twice that. Clip and noise stay as they are, so what is guaranteed does not change.
+        first that of a linear model on inputs of norm 1). With ρη fixed this is 1 for one η. Clip
+        and noise stay as they are, so what is guaranteed does not change.
         """
         assert self.recipe is not None
-        noise = self.recipe.noise[0] * math.sqrt(self.steps) * reach
-        allowed, fastest = NETWORK_NOISE, NETWORK_FASTEST / reach
+        noise = self.recipe.noise[0] * math.sqrt(self.steps)
+        allowed = 2 * FORGOTTEN**2 / noise if noise else math.inf  # η · reach
         if linear:
-            allowed, fastest = 1.0, FASTEST / reach**2
-        return self.at_rate(min(fastest, 2 * FORGOTTEN**2 * allowed / noise if noise else math.inf))
+            return self.at_rate(min(FASTEST / reach**2, allowed / reach))
+        rate = max(NETWORK_NOISE * allowed, PATH / self.steps)
+        return self.at_rate(min(NETWORK_FASTEST, rate) / reach)
 
     def at_rate(self, lr: float) -> Plan:
         """The plan with this learning rate, and the penalty that goes with it."""
