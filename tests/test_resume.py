@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from dpdt import config
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
 from dpdt.methods.loader import fingerprint
+from dpdt.methods.loop import prepare
 from dpdt.training import run as running
 from dpdt.training.folder import RunFolder
 from dpdt.training.run import run
@@ -128,6 +130,18 @@ def test_what_cannot_be_resumed(tmp_path, monkeypatch):
     (tmp_path / "cut" / "private" / "checkpoint.pt").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"checkpoint.pt: cannot be read"):
         run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+
+
+def test_a_state_is_refused_on_other_data():
+    """In Python as in the command: the same noise on other data would give both away."""
+    x, y = torch.randn(40, 4), torch.arange(40) % 3
+    options = {"epsilon": 3.0, "epochs": 2, "batch_size": 10}
+    state = prepare(nn.Linear(4, 3), (x, y), **options)[0].state_dict()
+    changed = x.clone()
+    changed[0, 0] += 1.0
+    other, _ = prepare(nn.Linear(4, 3), (changed, y), **options)
+    with pytest.raises(InputError, match="other training data"):
+        other.load_state_dict(state)
 
 
 def test_a_ledger_that_has_ended_is_not_reopened(tmp_path):

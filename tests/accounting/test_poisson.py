@@ -77,3 +77,15 @@ def test_calibration():
     run = poisson([(1.0, 1.0, 100)], per_example=True)
     factor = calibrate(run, 2.0, 1e-5)
     assert 2.0 * (1 - 1e-3) <= account(scaled(run, factor), 1e-5).epsilon <= 2.0
+
+
+def test_hardly_any_noise_is_accounted_at_once_and_from_above():
+    """A grid for an ε in the thousands would take hours; composition without sampling does."""
+    hopeless = poisson([(1.0, 0.01 / 4, 2250)], per_example=True)
+    whole = replace(hopeless, header=replace(hopeless.header, sampling="partition", batches=1))
+    assert account(hopeless, 1e-5).epsilon > 1e5
+    assert account(hopeless, 1e-5).epsilon >= account(whole, 1e-5).epsilon * 0.999
+    tight = poisson(
+        [(1.0, 0.8 / 4, 40_000)], per_example=True, rate=0.01
+    )  # noise 0.8: not hopeless
+    assert account(tight, 1e-5).epsilon < 100.0

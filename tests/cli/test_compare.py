@@ -71,7 +71,12 @@ def test_it_continues_where_it_stopped(compared):
     folder, rows, arguments = compared
     lost = folder / "c" / "dpdt-2-1"
     before = json.loads((folder / "c" / "dpdt-2-0" / "result.json").read_text())
-    (lost / "result.json").unlink()  # as if it had been interrupted
+    (lost / "result.json").unlink()
+    refused = dpdt(*arguments, cwd=folder)  # a finished run is not deleted
+    assert refused.returncode == 2
+    assert "dpdt-2-1 is a finished run that no comparison made" in refused.stderr
+    lines = (lost / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (lost / "ledger.jsonl").write_text("".join(lines[:-1]))  # as if it had been interrupted
     again = dpdt(*arguments, "--figure", "f.svg", cwd=folder)
     assert again.returncode == 0, again.stderr
     assert "<svg" in (folder / "f.svg").read_text()

@@ -185,3 +185,72 @@ def test_batch_norm_is_refused():
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     with pytest.raises(InputError, match="BatchNorm"):
         train(net, examples(), method="dpsgd", noise=1.0, batch_size=10)
+
+
+class Folded(nn.Module):
+    """Treats positions as if they were examples, so that Opacus' hooks would clip each of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(self.norm(x.reshape(-1, 4))).reshape(len(x), -1, 3).sum(1)
+
+
+class Centred(nn.Linear):
+    """Mixes the examples of a batch."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
+@pytest.mark.parametrize("clipping", ["flat", "layer", "automatic"])
+@pytest.mark.parametrize(
+    "make", [Folded, lambda: Centred(32, 3), lambda: nn.Sequential(Centred(32, 6), nn.Linear(6, 3))]
+)
+def test_one_example_moves_the_sum_by_no_more_than_the_clip(make, clipping):
+    """Whatever the model does with a batch: its gradient is computed from it alone."""
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 32) * 5, torch.arange(20) % 3
+    found = []
+    for number in (20, 19):
+        torch.manual_seed(1)
+        net = make()
+        step, _ = prepare(
+            net, (x, y), method="dpsgd", clipping=clipping, clip=0.01, noise=0.0, lr=20.0,
+            momentum=0.0, batch_size=20,
+        )  # fmt: skip
+        before = torch.cat([p.detach().clone().flatten() for p in net.parameters()])
+        step(Batch(step=0, epoch=0, data=(x[:number], y[:number]), sizes=(1,) * number))
+        found.append(before - torch.cat([p.detach().flatten() for p in net.parameters()]))
+    assert float((found[0] - found[1]).norm()) <= 0.01 * (1 + 1e-3)
+    assert float(found[0].norm()) > 0.001
+
+
+def test_a_buffer_that_changes_stops_the_step():
+    class Running(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, x):
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+            return super().forward(x)
+
+    x, y = examples()
+    with pytest.raises(InputError, match="mean"):
+        train(Running(), (x, y), method="dpsgd", noise=1.0, batch_size=10, epochs=1)
+
+
+def test_the_model_can_be_used_and_trained_again():
+    net, (x, y) = model(), examples()
+    for _ in range(2):
+        train(net, (x, y), method="dpsgd", noise=1.0, batch_size=10, epochs=1)
+        F.cross_entropy(net(x), y).backward()
+
+
+def test_a_layer_that_is_used_twice():
+    layer, (x, y) = nn.Linear(4, 4), examples()
+    net = nn.Sequential(layer, nn.Tanh(), layer)
+    train(net, (x, y), method="dpsgd", noise=1.0, batch_size=10, epochs=1)

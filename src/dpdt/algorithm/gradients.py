@@ -91,6 +91,17 @@ def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor
     return value.detach()
 
 
+def each(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor) -> Tensor:
+    """The gradient of every single example, computed from it alone, whatever the model does."""
+    try:
+        return vectorised(model, loss, layout, data, out, 1)
+    except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError):
+        one = [tree_map(lambda t, i=i: t[i : i + 1], data) for i in range(len(out))]
+        return torch.stack(
+            [looped(model, loss, layout, x, out[i : i + 1]) for i, x in enumerate(one)]
+        )
+
+
 def vectorised(
     model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor, size: int
 ) -> Tensor:

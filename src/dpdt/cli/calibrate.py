@@ -38,6 +38,11 @@ def command(
 ) -> None:
     """Find the noise that meets a target ε: a common factor, or one for some kinds of block."""
     chosen = config.load(source, overrides, target=epsilon)
+    if not isinstance(chosen.method, config.Method):
+        raise InputError(
+            f"method.name: calibrate is for dpdt, found {chosen.method.name!r}; give it a target "
+            "privacy.epsilon, from which its noise follows"
+        )
     target = chosen.privacy.epsilon if epsilon is None else epsilon
     if target is None or not target > 0:
         raise InputError(f"--epsilon: must be a positive number, found {target}")

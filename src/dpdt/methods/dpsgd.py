@@ -11,8 +11,9 @@ from torch import nn
 
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.gradients import Loss
-from dpdt.algorithm.readiness import refuse_unready
+from dpdt.algorithm.gradients import Loss, each
+from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.readiness import Watch, refuse_unready
 from dpdt.config import Dpsgd, Settings
 from dpdt.errors import InputError
 from dpdt.methods.loader import count
@@ -21,8 +22,9 @@ from dpdt.methods.plain import optimizer, restore, saved
 from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness
 
-PHYSICAL = 512  # examples whose gradients are held at once
+PHYSICAL = 2**26  # numbers in the gradients that are held at once
 GHOST = 8192  # examples at once where gradients are not written out
+APART = (nn.Linear, nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Identity, nn.Dropout)
 
 
 def _opacus() -> Any:
@@ -43,6 +45,8 @@ class DpsgdEngine:
     Guarantees: an example's contribution has norm at most `clip` in all three ways of clipping. Per
     layer each of L tensors is clipped to clip/√L; automatically, g becomes g·clip/(‖g‖ + γ). An
     example whose gradient is not finite contributes 0; Opacus alone would make the model NaN.
+    A gradient is computed from its example alone: Opacus' own hooks, which take the first dimension
+    that a layer sees for examples, are left to chains of layers where it is.
     """
 
     def __init__(
@@ -53,13 +57,9 @@ class DpsgdEngine:
         opacus = _opacus()
         self.model, self.loss, self.method, self.seed = model, loss, method, seed
         self.steps = 0
-        layers = [m for m in model.modules() if next(m.parameters(False), None) is not None]
-        # A few linear layers are faster without their gradients being written out.
-        self.ghost = (
-            loss is default_loss
-            and method.clipping == "flat"
-            and all(type(m) is nn.Linear for m in layers)
-        )
+        self.layout = Layout(model, "model")
+        # A chain of linear layers is faster without its gradients being written out.
+        self.ghost = loss is default_loss and method.clipping == "flat" and _is_chain(model)
         trained = [p for p in model.parameters() if p.requires_grad]
         self.generator = torch.Generator().manual_seed(int(noise.choices(1, 2**62)[0]))
         # Opacus sums squares in single precision, which for long tensors gives norms that are too
@@ -73,8 +73,6 @@ class DpsgdEngine:
             self.samples = opacus.grad_sample.GradSampleModuleFastGradientClipping(
                 model, max_grad_norm=most, use_ghost_clipping=True
             )
-        else:
-            self.samples = opacus.grad_sample.GradSampleModule(model)
         if method.clipping == "layer":
             kind = opacus.optimizers.DPPerLayerOptimizer
             clip = [most / math.sqrt(len(trained))] * len(trained)
@@ -94,7 +92,8 @@ class DpsgdEngine:
 
     def step(self, batch: Batch) -> StepResult:
         number = len(batch.sizes)
-        total, broken, size = 0.0, 0, GHOST if self.ghost else PHYSICAL
+        total, broken = 0.0, 0
+        size = GHOST if self.ghost else max(1, PHYSICAL // self.layout.size)
         starts = range(0, max(1, number), size)
         for first in starts:
             self.optimizer.zero_grad()
@@ -103,7 +102,8 @@ class DpsgdEngine:
                 data, bad = self._drop_broken(data)
             left = count(data) if number else 0
             if left:
-                total += self._differentiate(data) * left
+                with Watch(self.model):
+                    total += self._differentiate(data) * left
                 bad += 0 if self.ghost else self._zero_broken()
             else:
                 for p in self.optimizer.params:
@@ -117,16 +117,27 @@ class DpsgdEngine:
         return StepResult(loss=total / max(1, number), nonfinite=broken)
 
     def _differentiate(self, data: Any) -> float:
+        """Find the gradients, or their norms; returns the mean loss."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash((self.seed, self.steps)) % 2**63)
-            if self.ghost:
-                loss = self.criterion(self.samples(data[0]), data[1])
-            else:
-                loss = self.loss(self.samples, data)
+            if not self.ghost:
+                return self._write_gradients(data)
+            loss = self.criterion(self.samples(data[0]), data[1])
             with warnings.catch_warnings():  # about inputs that need no gradient, as usual
                 warnings.simplefilter("ignore")
                 loss.backward()
         return float(loss.item())
+
+    def _write_gradients(self, data: Any) -> float:
+        layout, number, offset = self.layout, count(data), 0
+        out = torch.empty(number, layout.size, dtype=layout.dtype, device=layout.device)
+        with torch.no_grad():
+            losses = each(self.model, self.loss, layout, data, out)
+        for tensor in layout.tensors:
+            part = out[:, offset : offset + tensor.numel()]
+            tensor.grad_sample = part.view(number, *tensor.shape)  # type: ignore[attr-defined]
+            offset += tensor.numel()
+        return float(losses.mean())
 
     def _drop_broken(self, data: Any) -> tuple[Any, int]:
         """Linear layers: leave out examples whose inputs or outputs are not finite."""
@@ -144,7 +155,9 @@ class DpsgdEngine:
         return int(broken.sum())
 
     def finish(self) -> None:
-        """The model is as it is to be released."""
+        """The model is as it is to be released; nothing of Opacus stays in it."""
+        if self.ghost:
+            self.samples.remove_hooks()
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -155,6 +168,21 @@ class DpsgdEngine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = restore(self.model, self.optimizer.original_optimizer, state)
         self.generator.set_state(state["generator"])
+
+
+def _is_chain(model: nn.Module) -> bool:
+    """Whether a model is a chain of layers, used once, that treat every example apart."""
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    tied = len(list(model.named_parameters(remove_duplicate=False))) > len(list(model.parameters()))
+    return (
+        len({id(layer) for layer in layers}) == len(layers)
+        and not tied
+        and type(model) in (nn.Sequential, nn.Linear)
+        and all(
+            type(layer) in APART or (type(layer) is nn.Flatten and layer.start_dim == 1)
+            for layer in layers
+        )
+    )
 
 
 def automatic(base: Any, stability: float) -> type:

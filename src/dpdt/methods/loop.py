@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dpdt.keys import AUTO, PUBLIC
 from dpdt.ledger import LedgerWriter, Setting
 from dpdt.methods import Engine, make
 from dpdt.methods.augment import Augment
-from dpdt.methods.loader import Loader, count, take
+from dpdt.methods.loader import Loader, count, fingerprint, take
 from dpdt.methods.loss import accuracy, default_loss
 from dpdt.methods.plan import Plan, plan, settled
 from dpdt.methods.reach import reach, typical
@@ -91,11 +92,18 @@ class Step:
             "engine": self.engine.state_dict(),
             "loader": self.loader.state_dict(),
             "ledger": taken,
+            "data": self._trained_on,
         }
+
+    @cached_property
+    def _trained_on(self) -> str:
+        return fingerprint(self.loader.data)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict()`; what its run did before enters this ledger, if it is not
         there yet."""
+        if state["data"] != self._trained_on:  # the same noise on other data would give both away
+            raise InputError("the state belongs to a run on other training data or public inputs")
         self.engine.load_state_dict(state["engine"])
         settings = [Setting(**setting) for setting, steps in state["ledger"] for _ in range(steps)]
         for setting in settings[self.writer.ledger.steps :]:

@@ -16,7 +16,8 @@ from dpdt import config
 from dpdt.config import Config
 from dpdt.data import Examples
 from dpdt.errors import InputError
-from dpdt.training.folder import RunFolder, is_run
+from dpdt.ledger import Ledger
+from dpdt.training.folder import LEDGER, RunFolder, is_run
 from dpdt.training.run import load, run
 
 RESULT = "result.json"
@@ -83,6 +84,7 @@ def compare(
         if not (folder / RESULT).is_file():
             resume = _can_go_on(folder, settings)
             if is_run(str(folder)) and not resume:
+                _refuse_others(out, folder, settings)
                 shutil.rmtree(folder)  # what an interrupted run left
             target = "" if cell.epsilon is None else f" at ε = {cell.epsilon:g}"
             announce(f"{number}/{len(todo)} {cell.method}{target}, seed {cell.seed}")
@@ -98,11 +100,20 @@ def compare(
             record = {**outcome.as_json(), "peak_memory_mb": _peak()}
             (folder / RESULT).write_text(json.dumps(record), "utf-8")
         results[cell] = _read(folder / RESULT)
-        if _wanted(settings) != _wanted(config.load(str(folder / "config.toml"))):
-            raise InputError(
-                f"--out {out}: {cell.folder} was run with other settings; choose a new folder"
-            )
+        _refuse_others(out, folder, settings)
     return rows(results)
+
+
+def _refuse_others(out: Path, folder: Path, settings: Config) -> None:
+    if _wanted(settings) != _wanted(config.load(str(folder / "config.toml"))):
+        raise InputError(
+            f"--out {out}: {folder.name} was run with other settings; choose a new folder"
+        )
+    if not (folder / RESULT).is_file() and Ledger.read(folder / LEDGER).closed:
+        raise InputError(
+            f"--out {out}: {folder.name} is a finished run that no comparison made; choose a new "
+            "folder, or move it away"
+        )
 
 
 def _can_go_on(folder: Path, settings: Config) -> bool:
