@@ -63,7 +63,7 @@ class DpsgdEngine:
         trained = [p for p in model.parameters() if p.requires_grad]
         self.generator = torch.Generator().manual_seed(int(noise.choices(1, 2**62)[0]))
         # Opacus sums squares in single precision, which for long tensors gives norms that are too
-        # small: so much shorter is the clip that it is given. The noise stays what it was.
+        # small: the clip that it is given is shorter by more than was seen. The noise stays.
         short = 1.0 - 1e-6 - 1e-9 * max(p.numel() for p in trained)
         kind: Any = opacus.optimizers.DPOptimizer
         most = method.clip * short
