@@ -161,7 +161,7 @@ def test_sst2(folder, monkeypatch):
 
 def test_a_limit_takes_evenly_spaced_examples(tmp_path):
     path = str(tmp_path / "mine.npz")
-    np.savez(path, **{**arrays(), "x_train": np.arange(24).reshape(6, 4)})
+    np.savez(path, **arrays(x_train=np.arange(24).reshape(6, 4)))
     assert data.facts(path, 3).examples == 3
     assert data.load(path, 3).train[0][:, 0].tolist() == [0, 8, 16]
     with pytest.raises(InputError, match=r"data.limit: must be at most .* 6, found 7"):
@@ -189,12 +189,14 @@ def test_adult(folder, monkeypatch):
     assert float(x.abs().max()) <= 1.0
 
 
-def arrays(n=6):
+def arrays(**changes):
     return {
-        "x_train": np.zeros((n, 4), np.float32),
-        "y_train": np.arange(n) % 3,
+        "x_train": np.zeros((6, 4), np.float32),
+        "y_train": np.arange(6) % 3,
         "x_test": np.zeros((2, 4), np.float32),
         "y_test": np.zeros(2, np.int64),
+        "classes": 3,
+        **changes,
     }
 
 
@@ -203,9 +205,8 @@ def test_any_npz(tmp_path):
     np.savez(path, **arrays())
     assert data.facts(str(path)) == data.Facts(examples=6, shape=(4,), classes=3)
     assert data.load(str(path)).train[1].tolist() == [0, 1, 2, 0, 1, 2]
-    images = {**arrays(), "x_train": np.full((6, 8, 8, 3), 255, np.uint8)}
-    images["x_test"] = images["x_train"][:2]
-    np.savez(path, **images, classes=7)
+    pixels = np.full((6, 8, 8, 3), 255, np.uint8)
+    np.savez(path, **arrays(x_train=pixels, x_test=pixels[:2], classes=7))
     assert data.facts(str(path)) == data.Facts(examples=6, shape=(3, 8, 8), classes=7)
     assert float(data.load(str(path)).train[0].min()) == 1.0
 
@@ -214,7 +215,7 @@ def test_an_npz_trains_from_the_command_line(tmp_path):
     generator = np.random.default_rng(0)
     x = generator.normal(size=(200, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
-    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y, classes=2)
     sets = ["data.name=mine.npz", "train.batch_size=200", "train.epochs=5"]
     done = subprocess.run(
         [sys.executable, "-m", "dpdt", "train", "--json"]
@@ -229,9 +230,8 @@ def test_an_npz_trains_from_the_command_line(tmp_path):
     ("damage", "message"),
     [
         (lambda p: np.savez(p, x=np.zeros(3)), "has no x_train"),
-        (lambda p: np.savez(p, **{**arrays(), "y_train": np.zeros(5)}), "does not fit y_train"),
         (lambda p: p.write_bytes(b"not a zip"), "is damaged"),
-        (lambda p: np.savez(p, **{**arrays(), "x_train": np.array([{}])}), "is damaged"),
+        (lambda p: np.savez(p, **arrays(x_train=np.array([{}]))), "is damaged"),
         (lambda p: None, "is missing"),
     ],
 )
@@ -240,6 +240,54 @@ def test_bad_npz_files_are_named(tmp_path, damage, message):
     damage(path)
     with pytest.raises(InputError, match=f"mine.npz: .*{message}"):
         data.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y_train": np.zeros(5)}, "x_train of shape .6, 4. does not fit y_train .5,."),
+        ({"y_test": np.zeros((2, 3), int)}, "does not fit y_test"),
+        ({"x_train": np.float32(1.0)}, "x_train of shape .. does not fit"),
+        ({"x_train": np.zeros(6)}, "a row of numbers for each label"),
+        ({"x_train": np.full((6, 4), "a")}, "x_train must be numbers, found <U1"),
+        ({"y_train": np.full(6, 0.5)}, "y_train must be whole numbers from 0, found float64"),
+        ({"y_test": np.array(["a", "b"])}, "y_test must be whole numbers from 0, found <U1"),
+        ({"x_train": np.zeros((0, 4)), "y_train": np.arange(0)}, "x_train is empty"),
+        ({"x_test": np.zeros((0, 4)), "y_test": np.arange(0)}, "x_test is empty"),
+        ({"x_test": np.zeros((2, 5))}, r"2 test examples of shape \(5,\), expected .* \(4,\)"),
+        ({"y_train": np.arange(6)}, "has a label 5, but 3 classes; labels must be from 0 to 2"),
+        ({"y_test": np.array([0, 3])}, "has a label 3, but 3 classes"),
+        ({"y_train": np.arange(6) - 1}, "has a label -1, but 3 classes"),
+        ({"classes": np.array([3, 3])}, "classes must be a whole number from 1"),
+        ({"classes": 2.5}, "classes must be a whole number from 1, found 2.5"),
+        ({"classes": 0}, "classes must be a whole number from 1, found 0"),
+    ],
+)
+def test_what_an_npz_must_hold(tmp_path, change, message):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **arrays(**change))
+    with pytest.raises(InputError, match=f"mine.npz.*{message}"):
+        data.load(str(path))
+
+
+def test_the_labels_of_an_npz_do_not_decide_how_many_classes_there_are(tmp_path):
+    """One record with a new label would give the released model another shape."""
+    path = tmp_path / "mine.npz"
+    unsaid = arrays()
+    del unsaid["classes"]
+    np.savez(path, **unsaid)
+    for read in (data.facts, data.load):
+        with pytest.raises(InputError, match=r"mine.npz: has no classes; .*classes=10"):
+            read(str(path))
+
+
+def test_labels_of_known_sets_are_checked_too(folder, monkeypatch):
+    shrink(monkeypatch, "cifar10", 6)
+    pixels, labels = np.zeros((6, 32, 32, 3), np.uint8), np.arange(6)
+    packed = {"x_train": pixels, "y_train": labels + 5, "x_test": pixels, "y_test": labels}
+    np.savez(folder / "cifar10.npz", **packed)
+    with pytest.raises(InputError, match="cifar10 has a label 10, but 10 classes"):
+        data.load("cifar10")
 
 
 def test_damaged_files_are_named(folder, monkeypatch):

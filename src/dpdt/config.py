@@ -260,6 +260,7 @@ class Privacy:
     delta: float = key(
         1e-5, "a number between 0 and 1", lambda v: isinstance(v, float) and 0.0 < v < 1.0
     )
+    allow_large_delta: bool = flag(False)  # δ of 1/n and more, which guarantees next to nothing
     epsilon: float | None = positive(None)
     accountant: str = choice(  # whose ε must meet the target
         "composition", ("composition", "hidden-state-convex", "hidden-state-contraction")
@@ -268,6 +269,7 @@ class Privacy:
     relation: str | None = key(
         None, "one of replace-one, add-remove", lambda v: v in ("replace-one", "add-remove")
     )
+    release: str = choice("all", ("all", "last"))  # "last": nothing but the last iterate leaves
     noise_seed: int | None = integer(None, 0)  # for tests: the run is then not private
 
 

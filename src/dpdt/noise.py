@@ -1,55 +1,92 @@
-"""Where Gaussian noise, and the coins of Poisson sampling, come from.
+"""Where every secret draw comes from: Gaussian noise, and the coins of Poisson sampling.
 
-Guarantees: unless a seed is given, the stream starts from 256 bits of operating-system entropy and
-from nothing else: not the training seed, not the clock. A stream with a given seed is for tests; a
-run that uses one says so in its ledger and guarantees nothing.
+A stream is AES-128 in counter mode (`randomgen.AESCounter`), as good as a cipher: who has seen any
+number of its draws can neither continue it nor go back. AES-128 takes a key of 128 bits, which is
+what a stream has.
 
-The generator is fast, not cryptographic: who sees many raw draws could in principle continue the
-stream. Draws are never released on their own, only summed with data and scaled.
+Guarantees: unless a seed is given, the key comes from the operating system's entropy and from
+nothing else: not the training seed, not the clock. A stream only goes forward, so that no draw is
+made twice; it cannot be copied, pickled or used in a forked process. Only `resume` sets it back, for
+the run that it belongs to (see training). A stream with a given seed is for tests; a run that uses
+one says so in its ledger and guarantees nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import numpy as np
+from randomgen import AESCounter
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from dpdt.errors import InputError
+
+KEY_BITS = 128  # what AES-128 takes
 
 
 class Randomness:
-    """A stream of secret random numbers with explicit state."""
+    """A stream of secret random numbers that only goes forward."""
 
     def __init__(self, seed: int | None = None):
         self.private = seed is None
-        entropy = secrets.randbits(256) if seed is None else seed
-        self._generator = np.random.Generator(np.random.SFC64(entropy))
+        key = secrets.randbits(KEY_BITS) if seed is None else _key_of(seed)
+        self._generator = np.random.Generator(AESCounter(key=key))
+        self._process = os.getpid()
 
-    def gaussian(self, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """`size` independent draws from N(0, 1)."""
-        import torch
-
-        kind: Any = np.float64 if dtype == torch.float64 else np.float32
-        return torch.from_numpy(self._generator.standard_normal(size, dtype=kind)).to(device)
+    def gaussian(self, size: int) -> np.ndarray:
+        """`size` independent draws from N(0, 1), in float64."""
+        return self._here.standard_normal(size)
 
     def coins(self, size: int, probability: float) -> np.ndarray:
         """`size` independent coins, true with `probability`."""
-        return self._generator.random(size) < probability
+        return self._here.random(size) < probability
 
     def choices(self, size: int, options: int) -> np.ndarray:
         """`size` independent uniform draws from 0 … options − 1."""
-        return self._generator.integers(options, size=size)
+        return self._here.integers(options, size=size)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The whole stream from here on; as secret as the data."""
+    @property
+    def _here(self) -> np.random.Generator:
+        if os.getpid() != self._process:  # the parent draws the same numbers
+            raise InputError(
+                "a run cannot go on in a forked process: it would draw the noise of its parent; "
+                "prepare it in the process that trains"
+            )
+        return self._generator
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise InputError(
+            "a run cannot be copied: the copy would draw the same noise; prepare another run, and "
+            "give it the state_dict() of this one to continue from the same point"
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__deepcopy__(None)
+
+    def __reduce__(self) -> NoReturn:
+        self.__deepcopy__(None)
+
+    def secrets(self) -> dict[str, Any]:
+        """The whole stream from here on, in plain values; as secret as the data."""
         state: Any = self._generator.bit_generator.state
-        words = [int(word) for word in state["state"]["state"]]  # plain values, easy to store
-        return {"private": self.private, "generator": {**state, "state": {"state": words}}}
+        inner = {name: _plain(value) for name, value in state["s"].items()}
+        return {**state, "s": inner, "private": self.private}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.private = self.private and bool(state["private"])
-        words = np.array(state["generator"]["state"]["state"], dtype=np.uint64)
-        self._generator.bit_generator.state = {**state["generator"], "state": {"state": words}}
+    def resume(self, kept: dict[str, Any]) -> None:
+        """Go on where `secrets` were taken. Draws are made again: only for the very same run."""
+        self.private = self.private and bool(kept["private"])
+        kinds = {"state": np.uint8, "seed": np.uint64, "counter": np.uint64}
+        inner = {n: np.array(v, dtype=kinds[n]) if n in kinds else v for n, v in kept["s"].items()}
+        known = {name: value for name, value in kept.items() if name != "private"}
+        self._generator.bit_generator.state = {**known, "s": inner}
+
+
+def _key_of(seed: int) -> int:
+    digest = hashlib.sha256(f"dpdt noise for tests {seed}".encode()).digest()
+    return int.from_bytes(digest[: KEY_BITS // 8], "little")
+
+
+def _plain(value: Any) -> Any:
+    return [int(word) for word in value] if isinstance(value, np.ndarray) else int(value)

@@ -8,7 +8,7 @@ for the whole run in every partition, reshuffled or not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,9 +46,9 @@ class Partition:
             raise InputError(
                 f"users: {len(self.users)} owners for {self.examples} examples; give one for each"
             )
-        names, owner = np.unique(np.asarray(self.users), return_inverse=True)
-        home = np.empty(len(names), dtype=int)
-        home[generator.permutation(len(names))] = np.arange(len(names)) % self.auxiliaries
+        owner, number = owners(self.users)
+        home = np.empty(number, dtype=int)
+        home[generator.permutation(number)] = np.arange(number) % self.auxiliaries
         shards = [
             generator.permutation(np.flatnonzero(home[owner] == k)) for k in range(self.auxiliaries)
         ]
@@ -69,12 +69,6 @@ class Partition:
         epoch, m = divmod(step, self.batches)
         cells = [row[m] for row in self._epoch(epoch)]
         return np.concatenate(cells), tuple(len(c) for c in cells)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +96,6 @@ class PoissonSampler:
         sizes = np.bincount(home, minlength=self.auxiliaries)
         return chosen[order], tuple(int(s) for s in sizes)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.source.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.source.load_state_dict(state)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
@@ -127,11 +115,32 @@ class Shards:
         chosen = np.flatnonzero(_present(self._home == step, self.absent))
         return chosen, (len(chosen),) if len(chosen) else ()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+def owners(users: Sequence[Any]) -> tuple[np.ndarray, int]:
+    """A number for each example's owner, and how many owners there are.
+
+    Owners are anything hashable, and are the same if they are equal; nothing else is asked of them,
+    no order in particular.
+    """
+    if isinstance(users, Mapping | str | bytes | set | frozenset):
+        raise InputError(
+            f"users: must be a sequence, one owner for each example, found {type(users).__name__}"
+        )
+    plain = users.tolist() if hasattr(users, "tolist") else users  # arrays and tensors
+    numbers: dict[Any, int] = {}
+    found = np.empty(len(users), dtype=int)
+    for i, user in enumerate(plain):
+        user = user.item() if hasattr(user, "item") else user  # a tensor equals only itself
+        try:
+            known = bool(user == user)
+            found[i] = numbers.setdefault(user, len(numbers))
+        except TypeError:
+            raise InputError(
+                f"users: owners must be hashable, found {type(user).__name__} at {i}"
+            ) from None
+        if not known:
+            raise InputError(f"users: owners must equal themselves, found {user!r} at {i}")
+    return found, len(numbers)
 
 
 def _present(chosen: np.ndarray, absent: np.ndarray | None) -> np.ndarray:

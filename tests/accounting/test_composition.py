@@ -1,10 +1,13 @@
 import math
+import warnings
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdt import account, config, data, models
+from dpdt.accounting import check_delta
 from dpdt.accounting.calibrate import calibrate, scaled
 from dpdt.accounting.composition import squared_mu
 from dpdt.algorithm.blocks import Blocks
@@ -31,6 +34,7 @@ def ledger(runs, *, K=4, M=5, **options):
         sampling=options.pop("sampling", "partition"),
         unit=options.pop("unit", "example"),
         relation=options.pop("relation", "replace-one"),
+        release=options.pop("release", "last"),
         blocks=(Block(name="a", kind="linear", size=3),),
         **options,
     )
@@ -46,12 +50,18 @@ def ledger(runs, *, K=4, M=5, **options):
     return result
 
 
+def with_rounding(run, rounding):
+    """The same run, on a lattice."""
+    runs = [replace(r, setting=replace(r.setting, rounding=rounding)) for r in run.runs]
+    return replace(run, runs=runs)
+
+
 BASE = "method.clip_schedule=constant"
 
 
 def test_a_step_of_the_cifar10_preset():
-    run = planned("cifar10", BASE).runs[0]
-    assert squared_mu(run.setting, 40) == pytest.approx(0.0795437, rel=1e-6)
+    run = planned("cifar10", BASE)
+    assert squared_mu(run.runs[0].setting, run.header) == pytest.approx(0.0795437, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +112,50 @@ def test_the_sensitivity_is_two_c_over_k():
     assert account(ledger([(0.3, 0.2, 1)], K=10), 1e-5).proven.mu == pytest.approx(0.3)
 
 
+def test_rounding_adds_to_the_sensitivity():
+    run = with_rounding(ledger([(0.3, 0.2, 1)], K=10), (0.02,))
+    assert account(run, 1e-5).proven.mu == pytest.approx((2 * 0.3 / 10 + 0.02) / 0.2)
+
+
+@pytest.mark.parametrize(
+    ("per_example", "relation", "as_clip"),
+    [(True, "add-remove", 4.0), (True, "replace-one", 4.0), (False, "add-remove", 2.0)],
+)
+@pytest.mark.parametrize("noise", [0.4, 1e-3])
+def test_rounding_under_poisson_sampling(per_example, relation, as_clip, noise):
+    """C/K + r of one contribution, 2C/K + r of an auxiliary: as if C were larger. With hardly any
+    noise a bound without sampling takes over."""
+    options = {"memory": "none", "sampling": "poisson", "rate": 0.04}
+    options |= {"per_example": per_example, "relation": relation}
+    found = account(with_rounding(ledger([(1.0, noise, 20)], **options), (0.05,)), 1e-5)
+    same = account(ledger([(1.0 + as_clip * 0.05, noise, 20)], **options), 1e-5)
+    assert found.epsilon == pytest.approx(same.epsilon)
+
+
+def test_steps_taken_again_add_up_where_they_stand_in_the_plan():
+    """10 steps of 5 a epoch, then the state of step 4 is loaded and 4, 5, 6 are taken again."""
+    runs = [(1.0, 0.5, 10)]
+    square = (2 * 1.0 / (4 * 0.5)) ** 2
+    for options, count in [
+        ({"memory": "auxiliary"}, 13),
+        ({"memory": "none"}, 3),  # position 0, 1 or 4: twice, and once again
+        ({"memory": "none", "reshuffle": True}, 4),  # at worst in step 4, then in 5 or 6
+        ({"memory": "shared", "unit": "shard"}, 13),
+    ]:
+        run = ledger(runs, **options)
+        run.append(run.runs[0].setting, 3, start=4)
+        assert run.repeats
+        assert account(run, 1e-5).proven.mu ** 2 == pytest.approx(count * square), options
+
+
+def test_steps_taken_again_under_poisson_sampling():
+    options = {"memory": "none", "sampling": "poisson", "rate": 0.04, "relation": "add-remove"}
+    run = ledger([(1.0, 1.0, 10)], **options)
+    run.append(run.runs[0].setting, 3, start=4)
+    whole = ledger([(1.0, 1.0, 13)], **options)
+    assert account(run, 1e-5).epsilon == pytest.approx(account(whole, 1e-5).epsilon, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("multiplier", "rate", "steps", "epsilon"),
     [(1.5, 0.04, 2250, 6.769), (0.7, 0.01, 120, 2.46124)],
@@ -143,10 +197,75 @@ def test_bad_delta(delta):
         account(ledger(RUNS), delta)
 
 
+@pytest.mark.parametrize("delta", [0.5, 0.01])
+def test_a_delta_of_one_in_n_is_refused_unless_asked_for(delta):
+    """At δ = 1/n to publish an example as it is would pass. It used to say ε ≤ 0, proven."""
+    run = ledger(RUNS)  # of 100 examples
+    with pytest.raises(InputError, match=r"privacy.delta: must be below 1/n = 0.01 .* found 0"):
+        account(run, delta)
+    with pytest.warns(UserWarning, match="is large for 100 examples"):
+        assert account(run, delta, allow_large_delta=True).proven.delta == delta
+
+
+def test_a_delta_above_a_tenth_of_one_in_n_is_warned_of():
+    with pytest.warns(UserWarning, match=r"0.0099 is large .* usual is a tenth of 1/n, 0.001"):
+        account(ledger(RUNS), 0.0099)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        account(ledger(RUNS), 0.001)
+        check_delta(1e-5, 10_000)
+
+
 @pytest.mark.parametrize("bad", [(-1.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, math.inf)])
 def test_bad_ledger_values_never_give_a_number(bad):
     with pytest.raises(InputError, match="the ledger has a"):
         account(ledger([(*bad, 3)]), 1e-5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+@pytest.mark.parametrize(
+    "name", ["rounding", "spacing", "penalty", "lr", "global_lr", "step_size", "contraction"]
+)
+def test_no_setting_may_be_less_than_nothing_or_nan(name, value):
+    run = ledger([(1.0, 1.0, 3)])
+    bad = (value,) if name in ("rounding", "spacing") else value
+    setting = replace(run.runs[0].setting, **{name: bad})
+    with pytest.raises(InputError, match=f"the ledger has a {name} of"):
+        account(replace(run, runs=[replace(run.runs[0], setting=setting)]), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rate": math.nan}, "a rate of nan"),
+        ({"rate": 0.0}, "a rate of 0.0"),
+        ({"rate": 1.5}, "a rate of 1.5"),
+        ({"examples": 0}, "examples 0"),
+        ({"auxiliaries": 0}, "auxiliaries 0"),
+        ({"batches": 0}, "batches 0"),
+        ({"gradient_bound": math.nan}, "a gradient_bound of nan"),
+        ({"gradient_bound": -1.0}, "a gradient_bound of -1.0"),
+        ({"smoothness": math.nan}, "a smoothness of nan"),
+    ],
+)
+def test_bad_headers_never_give_a_number(change, message):
+    run = ledger([(1.0, 1.0, 5)])
+    with pytest.raises(InputError, match=f"the ledger has {message}"):
+        account(replace(run, header=replace(run.header, **change)), 1e-5)
+
+
+@pytest.mark.parametrize("contraction", [0.0, 1.1])
+def test_a_contraction_that_none_can_be(contraction):
+    run = ledger([(1.0, 1.0, 5)])
+    setting = replace(run.runs[0].setting, contraction=contraction)
+    with pytest.raises(InputError, match="must be above 0, up to 1"):
+        account(replace(run, runs=[replace(run.runs[0], setting=setting)]), 1e-5)
+
+
+def test_a_value_for_every_block():
+    run = with_rounding(ledger([(1.0, 1.0, 5)]), (0.1, 0.1))
+    with pytest.raises(InputError, match="2 values of rounding for 1 blocks"):
+        account(run, 1e-5)
 
 
 @settings(max_examples=50)
@@ -162,3 +281,15 @@ def test_the_table_a_user_sees():
     text = str(account(ledger(RUNS), 1e-5))
     assert "proven" in text
     assert "composition · replace one example · δ = 1e-5" in text
+
+
+def test_a_ledger_without_an_end_says_so_wherever_its_epsilon_is_shown():
+    run = ledger(RUNS)
+    cut = account(run, 1e-5)
+    assert "not closed" in str(cut)
+    assert "steps after its last line are not counted" in str(cut)
+    assert cut.as_json()["closed"] is False
+    run.closed = True
+    ended = account(run, 1e-5)
+    assert "not closed" not in str(ended)
+    assert ended.as_json()["closed"] is True

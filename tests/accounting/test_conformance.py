@@ -14,7 +14,9 @@ from dpdt.accounting.gaussian import epsilon_of
 from dpdt.accounting.guarantee import Guarantee, Measurement, Privacy
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.ledger import Block, Header, Ledger, Setting
+from dpdt.partition import Partition
 
+from .test_composition import with_rounding
 from .worst_case import exact_mu
 
 NAMES = [a.name for a in ACCOUNTANTS]
@@ -26,13 +28,14 @@ def make(steps=40, *, K=10, M=4, clip=1.0, noise=0.5, decay=0.01, lr=0.1, penalt
     ledger = Ledger(
         Header(
             method="dpdt",
-            examples=400,
+            examples=header.pop("examples", 400),
             auxiliaries=K,
             batches=M,
             memory=header.pop("memory", "none"),
-            sampling="partition",
+            sampling=header.pop("sampling", "partition"),
             relation="replace-one",
             unit=header.pop("unit", "example"),
+            release=header.pop("release", "last"),
             blocks=(Block(name="a", kind="linear", size=1), Block(name="b", kind="norm", size=1)),
             gradient_bound=header.pop("gradient_bound", 1.5),
             smoothness=header.pop("smoothness", 1.0),
@@ -56,7 +59,8 @@ def make(steps=40, *, K=10, M=4, clip=1.0, noise=0.5, decay=0.01, lr=0.1, penalt
 
 
 def spent(name, ledger, delta=1e-5):
-    return next(g for g in account(ledger, delta).guarantees if g.accountant == name).epsilon
+    privacy = account(ledger, delta, allow_large_delta=True)
+    return next(g for g in privacy.guarantees if g.accountant == name).epsilon
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,6 +90,16 @@ def test_a_fixed_seed_makes_every_accountant_invalid(name):
     privacy = account(make(private=False), 1e-5)
     assert not any(g.valid for g in privacy.guarantees)
     assert privacy.proven is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_voids_a_run_makes_every_accountant_invalid(name):
+    ledger = make()
+    ledger.voids += ["the source of noise was replaced", "something else"]
+    found = next(g for g in account(ledger, 1e-5).guarantees if g.accountant == name)
+    assert not found.valid
+    assert found.failed.why == "the source of noise was replaced"
+    assert account(ledger, 1e-5).epsilon == math.inf
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -243,6 +257,9 @@ class TestHiddenStateConvex:
             ({"smoothness": 1e3}, "lower lr or global_lr"),
             ({"unit": "shard"}, "the unit is shard"),
             ({"steps": 39}, "ended within an epoch"),
+            ({"sampling": "poisson"}, "sampling is poisson"),
+            ({"one_penalty": False}, "method.penalty or its schedule is a list"),
+            ({"preconditioner": "adam"}, "the preconditioner adam"),
         ],
     )
     def test_each_condition_is_checked(self, change, reason):
@@ -273,6 +290,26 @@ class TestHiddenStateConvex:
         ledger = Ledger(ledger.header)
         ledger.append(setting, 40 * epochs)
         assert HiddenStateConvex().guarantee(ledger, 1e-5).mu == pytest.approx(mu, rel=1e-6)
+
+    @pytest.mark.parametrize(
+        ("examples", "least"),
+        [(400, 10), (439, 10), (440, 11), (79, 1), (40, 1), (39, 1), (3, 1)],
+    )
+    def test_the_smallest_micro_batch_counts(self, examples, least):
+        """10 auxiliaries × 4 mini-batches: an example weighs most where it has least company."""
+        header = make(examples=examples).header
+        cells = Partition(examples=examples, batches=4, auxiliaries=10)
+        sizes = [n for step in range(4) for n in cells.batch(step)[1] if n]
+        assert min(sizes) == least
+        ledger = make(steps=4, examples=examples, gradient_bound=1.5, lr=0.1, penalty=2.0)
+        moved = 2 * (2 * 2.0 * 0.1 * 1.5) / (header.auxiliaries * least)
+        mu = HiddenStateConvex().guarantee(ledger, 1e-5).mu
+        assert mu == pytest.approx(moved / 0.5)
+
+    def test_rounding_adds_to_the_sensitivity(self):
+        plain, rounded = make(steps=4), with_rounding(make(steps=4), (0.03, 0.04))
+        before, after = (HiddenStateConvex().guarantee(r, 1e-5).mu for r in (plain, rounded))
+        assert after - before == pytest.approx(0.05 / 0.5)
 
     def test_it_converges_with_decay_and_grows_without(self):
         with_decay = [
@@ -314,6 +351,7 @@ class TestHiddenStateContraction:
         [
             ({"decay": 0.0}, "no L2 weight decay"),
             ({"memory": "shared", "preconditioner": "adam"}, "scales the step without bound"),
+            ({"memory": "shared", "auxiliary_weight_decay": 0.1}, "scales the step without bound"),
         ],
     )
     def test_each_condition_is_checked(self, change, reason):
@@ -321,12 +359,71 @@ class TestHiddenStateContraction:
         assert not guarantee.valid
         assert reason in guarantee.failed.why
 
+    @pytest.mark.parametrize(
+        "change",
+        [{"noise": (1.0, 2.0)}, {"step_size": 0.4}, {"contraction": 0.9}],
+    )
+    def test_no_schedule_but_of_clip(self, change):
+        ledger = make()
+        ledger.append(replace(ledger.runs[0].setting, **change), 4)
+        guarantee = HiddenStateContraction().guarantee(ledger, 1e-5)
+        assert not guarantee.valid
+        assert guarantee.epsilon == math.inf
+        assert "follow a schedule" in guarantee.failed.why
+
+    @pytest.mark.parametrize("first", [1.0, 3.0])
+    def test_a_clip_that_follows_a_schedule_counts_at_its_largest(self, first):
+        ledger = make(steps=20, clip=first)
+        ledger.append(replace(ledger.runs[0].setting, clip=(4.0 - first, 4.0 - first)), 20)
+        constant = make(steps=40, clip=3.0)
+        found, most = (HiddenStateContraction().guarantee(x, 1e-5) for x in (ledger, constant))
+        assert found.valid
+        assert found.mu == pytest.approx(most.mu)
+
+    def test_rounding_adds_to_the_displacement(self):
+        rounded = with_rounding(make(clip=1.0), (0.2, 0.2))
+        found = HiddenStateContraction().guarantee(rounded, 1e-5).mu
+        assert found == pytest.approx(HiddenStateContraction().guarantee(make(clip=1.1), 1e-5).mu)
+
+    def test_it_needs_no_single_penalty(self):
+        assert HiddenStateContraction().guarantee(make(one_penalty=False), 1e-5).valid
+
     def test_shared_memory_pays_for_the_multiplier(self):
         none = HiddenStateContraction().guarantee(make(lr=0.1, penalty=2.0), 1e-5).mu
         shared = HiddenStateContraction().guarantee(
             make(memory="shared", lr=0.1, penalty=2.0), 1e-5
         )
         assert shared.mu == pytest.approx(none * (1 + abs(2 * 2.0 * 0.1 - 1)))
+
+
+class TestLastIterate:
+    """What both hidden-state bounds need, and composition does not."""
+
+    BOUNDS = (HiddenStateConvex(), HiddenStateContraction())
+
+    def test_somebody_must_say_that_nothing_else_leaves(self):
+        ledger = make(steps=4000, decay=0.5, release="all")
+        for bound in self.BOUNDS:
+            failed = bound.guarantee(ledger, 1e-5).failed
+            assert 'set privacy.release = "last" if that is so' in failed.why
+        assert account(ledger, 1e-5).proven.accountant == "composition"
+        last = account(make(steps=4000, decay=0.5), 1e-5)
+        assert last.proven.accountant != "composition"
+
+    @pytest.mark.parametrize("release", ["all", "last"])
+    def test_an_average_of_iterates_is_more_than_the_last(self, release):
+        ledger = make(averaging=0.9, release=release)
+        for bound in self.BOUNDS:
+            assert "an average of all iterates" in bound.guarantee(ledger, 1e-5).failed.why
+
+    def test_steps_taken_again_void_it(self):
+        ledger = make(steps=40)
+        ledger.append(ledger.runs[0].setting, 4, start=36)
+        for bound in self.BOUNDS:
+            guarantee = bound.guarantee(ledger, 1e-5)
+            assert not guarantee.valid
+            assert "steps were taken again" in guarantee.failed.why
+        assert account(ledger, 1e-5).proven.accountant == "composition"
 
 
 def test_the_headline_is_the_smallest_valid_bound_and_never_the_papers():

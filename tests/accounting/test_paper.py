@@ -125,7 +125,7 @@ def test_the_claim_is_the_same_after_one_epoch_and_after_two_hundred():
 
 def test_every_preset_is_accounted_and_none_has_the_paper_as_headline():
     for source in ("cifar10", "cifar100", "imagenet100", "sst2"):
-        privacy = account(planned(source), 1e-5)
+        privacy = account(planned(source), 1e-5, allow_large_delta=source == "imagenet100")
         assert privacy.proven.accountant in ("composition", "hidden-state-contraction")
         assert all(not g.valid for g in privacy.guarantees if g.accountant.startswith("paper"))
 

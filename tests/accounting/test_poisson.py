@@ -6,10 +6,14 @@ from dataclasses import replace
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 
 from dpdt import account
 from dpdt.accounting.calibrate import calibrate, scaled
+from dpdt.accounting.composition import Composition
+from dpdt.accounting.gaussian import epsilon_of
 from dpdt.accounting.hidden_state import HiddenStateContraction
+from dpdt.errors import InputError
 
 from .test_composition import ledger
 
@@ -77,6 +81,46 @@ def test_calibration():
     run = poisson([(1.0, 1.0, 100)], per_example=True)
     factor = calibrate(run, 2.0, 1e-5)
     assert 2.0 * (1 - 1e-3) <= account(scaled(run, factor), 1e-5).epsilon <= 2.0
+
+
+SMALLEST = {1: 3.2e-14, 100: 3.9e-13, 300: 1.1e-12, 1000: 3.6e-12, 100_000: 3.6e-10}
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0, 6.0])
+@pytest.mark.parametrize(("steps", "delta"), SMALLEST.items())
+def test_the_smallest_delta_is_accounted_from_above(steps, delta, coarse, mu):
+    """Without sampling ε is known exactly. dp-accounting alone is below it in some of these."""
+    run = poisson([(1.0, math.sqrt(steps) / (4 * mu), steps)], rate=1.0, per_example=True)
+    found = Composition(coarse=coarse).guarantee(run, delta).epsilon
+    assert found >= epsilon_of(mu, delta)
+    if not coarse:
+        assert found <= epsilon_of(mu, delta) * 1.05
+
+
+@pytest.mark.parametrize(("steps", "delta"), SMALLEST.items())
+def test_a_smaller_delta_is_refused(steps, delta):
+    """At δ = 1e-30 calibration came to a noise multiplier of 131,755 and ε ≤ 0.0014 for 8."""
+    run = poisson([(1.0, 1.0, steps)])
+    message = rf"privacy.delta: must be at least {delta:g} for {steps} steps of poisson sampling"
+    for small in (delta / 1.1, 1e-15, 1e-30):
+        with pytest.raises(InputError, match=message):
+            account(run, small)
+        with pytest.raises(InputError, match=message):
+            calibrate(run, 8.0, small)
+    account(run, delta)
+
+
+@pytest.mark.parametrize("steps", [1000, 100_000])
+def test_calibration_at_the_smallest_delta(steps):
+    """The noise is what Rényi accounting says, or a little less."""
+    run = poisson([(1.0, 0.25, steps)], per_example=True, rate=0.01)  # noise multiplier 1
+    delta = SMALLEST[steps]
+    factor = calibrate(run, 8.0, delta)
+    assert 8.0 * (1 - 1e-3) <= account(scaled(run, factor), delta).epsilon <= 8.0
+    rival = RdpAccountant()
+    rival.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(factor)), steps)
+    assert 8.0 < rival.get_epsilon(delta) < 8.0 * 1.2
 
 
 def test_hardly_any_noise_is_accounted_at_once_and_from_above():

@@ -99,7 +99,7 @@ def test_engine_equals_transcription(case):
         n = sum(sizes)
         x, y = torch.randn(n, 3, dtype=torch.float64) * 2, torch.randint(0, 2, (n,))
         batch = Batch(step=t, epoch=t // 2, data=(x, y), sizes=sizes)
-        z = draws.gaussian(layout.size, torch.float64, torch.device("cpu"))
+        z = torch.from_numpy(draws.gaussian(layout.size))
         parts = dict(zip(layout.names, layout.split(z), strict=True))
         z = [
             sigma * np.concatenate([parts[n].reshape(-1).numpy() for n in members])

@@ -30,7 +30,8 @@ def check(model, loss, data, n, vectorised=None):
     engine = engine_for(model, loss, auxiliaries=n, lr=0.5, global_lr=1.0, penalty=(1.0,), clip=1e6)
     engine.step(batch_of(data, (1,) * n))
     if vectorised is not None:
-        assert engine._vectorise == vectorised
+        (how,) = engine.executor.found.values()
+        assert bool(how.rows) == vectorised
     trained = [p for p in model.parameters() if p.requires_grad]
     for ours, theirs in zip(trained, expected, strict=True):
         torch.testing.assert_close(ours.detach(), theirs, rtol=1e-4, atol=1e-5)
@@ -72,7 +73,7 @@ def test_channels_last_changes_nothing_and_is_given_up_where_it_fails(view, memo
             memory=memory,
             preconditioner=Preconditioner(name="identity" if memory == "none" else "rmsprop"),
         )
-        engine.random = False if held else None
+        engine.executor._arranged = held
         for step in range(4):
             engine.step(batch_of((x, y), (4, 3, 3, 2), step))
         assert engine.layout.channels_last == (not held and not view)

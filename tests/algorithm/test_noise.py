@@ -1,15 +1,20 @@
 """Noise: the right scale in every block, independent, from the operating system."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
+from randomgen import AESCounter
 from scipy import stats
 from torch import nn
 
 from dpdt.algorithm.engine import Engine
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.recipe import Recipe
-from dpdt.noise import Randomness
+from dpdt.errors import InputError
+from dpdt.noise import KEY_BITS, Randomness
 
 from .problems import Constant, batch_of, engine_for, flat
 
@@ -88,17 +93,50 @@ def test_noise_comes_from_the_operating_system_not_from_any_seed():
 
 def test_a_fixed_seed_repeats_and_its_state_restores():
     first, second = Randomness(3), Randomness(3)
-    cpu = torch.device("cpu")
-    assert torch.equal(
-        first.gaussian(10, torch.float32, cpu), second.gaussian(10, torch.float32, cpu)
-    )
-    state = first.state_dict()
+    assert np.array_equal(first.gaussian(10), second.gaussian(10))
+    kept = first.secrets()
     third = Randomness()
-    third.load_state_dict(state)
-    assert torch.equal(
-        first.gaussian(10, torch.float64, cpu), third.gaussian(10, torch.float64, cpu)
-    )
+    third.resume(kept)
+    assert np.array_equal(first.gaussian(1001), third.gaussian(1001))
+    assert np.array_equal(first.coins(77, 0.3), third.coins(77, 0.3))
     assert not third.private  # what was seeded stays marked
+
+
+def test_the_stream_is_aes_with_a_key_of_128_bits():
+    """The vector of FIPS 197, appendix C.1; and the whole key matters, both halves of it."""
+    key = int.from_bytes(bytes(range(16)), "little")
+    block = int.from_bytes(bytes.fromhex("00112233445566778899aabbccddeeff"), "little")
+    cipher = AESCounter(key=key, counter=block).random_raw(2).tobytes()
+    assert cipher.hex() == "69c4e0d86a7b0430d8cdb78070b4c55a"
+    assert KEY_BITS == 128
+
+
+def test_the_key_is_what_the_operating_system_gives(monkeypatch):
+    """All of its bits: keys that differ in one bit, anywhere, give other streams."""
+    asked = []
+
+    def entropy(key):
+        return lambda bits: asked.append(bits) or key
+
+    draws = []
+    for key in (0, 1, 2**31, 2**32, 2**63, 2**64, 2**127):
+        monkeypatch.setattr("dpdt.noise.secrets.randbits", entropy(key))
+        draws.append(tuple(Randomness().gaussian(4)))
+        inside = Randomness()._generator.bit_generator.state["s"]["seed"][:2]
+        assert int(inside[0]) + (int(inside[1]) << 64) == key
+    assert set(asked) == {128}
+    assert len(set(draws)) == len(draws)
+
+
+def test_a_stream_cannot_be_copied_or_forked():
+    source = Randomness()
+    for copying in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(InputError, match="cannot be copied"):
+            copying(source)
+    source._process += 1  # as a forked process sees it
+    for draw in (lambda: source.gaussian(1), lambda: source.coins(1, 0.5)):
+        with pytest.raises(InputError, match="forked process"):
+            draw()
 
 
 def test_noise_reaches_every_trained_parameter_and_no_frozen_one():

@@ -10,7 +10,11 @@ import time
 
 import pytest
 
-from dpdt.ledger import Ledger
+from dpdt import config
+from dpdt.accounting import by_name
+from dpdt.cli.paste import by_kind
+from dpdt.cli.source import planned
+from dpdt.ledger import Block, Ledger, LedgerWriter
 
 
 def dpdt(*arguments, cwd=None, **options):
@@ -121,6 +125,7 @@ def test_an_interrupt_leaves_a_usable_run(tmp_path):
         (["train", "--set", "model.name=x"], "model.name: must be one of"),
         (["train", "--set", "train.batch_size=9999"], "train.batch_size: must be at most"),
         (["account", "--delta", "7"], "privacy.delta: must be a number between 0 and 1"),
+        (["account", "--delta", "0.5"], "privacy.delta: must be below 1/n = 0.0007"),
         (["account", "--nosuch"], "No such option"),
         (["nosuch"], "No such command"),
     ],
@@ -170,6 +175,38 @@ def test_help_has_an_example(command):
     assert "Example: dpdt" in done.stdout
 
 
+def test_a_large_delta_by_name(tmp_path):
+    asked = dpdt("account", "--delta", "0.01", "--allow-large-delta", "--json", cwd=tmp_path)
+    assert json.loads(asked.stdout)["delta"] == 0.01
+    assert "warning: privacy.delta: 0.01 is large for 1437 examples" in asked.stderr
+    assert asked.stderr.count("warning") == 1
+    large = ["account", "--set", "privacy.delta=0.01"]
+    assert dpdt(*large, "--set", "privacy.allow_large_delta=true", cwd=tmp_path).returncode == 0
+    assert dpdt(*large, "--allow-large-delta", cwd=tmp_path).returncode == 0
+    # the paper's δ for 126,689 examples, which the preset asks for
+    assert dpdt("account", "imagenet100", cwd=tmp_path).returncode == 0
+    done = dpdt("account", "imagenet100", "--set", "privacy.allow_large_delta=false", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "must be below 1/n = 7.9e-06 for n = 126689 examples, found 1e-05" in done.stderr
+
+
+def test_account_takes_delta_and_the_missing_end_from_the_run_itself(tmp_path):
+    text = "[privacy]\ndelta = 0.01\nallow_large_delta = true\n[method]\nlr = 0.1\nnoise = 0.1\n"
+    (tmp_path / "config.toml").write_text(text)
+    plan = planned(config.load(str(tmp_path / "config.toml")))
+    writer = LedgerWriter(plan.header)
+    writer.open(tmp_path / "ledger.jsonl")
+    writer.step(plan.runs[0].setting)
+    found = json.loads(dpdt("account", str(tmp_path), "--json").stdout)
+    assert (found["delta"], found["closed"]) == (0.01, False)
+    assert "not closed" in dpdt("account", str(tmp_path)).stdout
+    writer.close()
+    assert "not closed" not in dpdt("account", str(tmp_path)).stdout
+    (tmp_path / "config.toml").write_text(text.replace("true", "false"))
+    assert "must be below 1/n" in dpdt("account", str(tmp_path)).stderr
+    assert dpdt("account", str(tmp_path), "--allow-large-delta").returncode == 0
+
+
 def test_published_numbers_of_composition():
     base = ["--set", "method.clip_schedule=constant"]
     for arguments, mu, epsilon in [
@@ -213,10 +250,127 @@ def test_calibrate():
     assert "with the noise times" in dpdt("calibrate", "cifar10", "--epsilon", "3").stdout
 
 
+RESNET = """
+[data]
+name = "cifar10"
+[model]
+name = "resnet18"
+[train]
+epochs = 20
+batch_size = 2500
+[privacy]
+delta = 1e-6
+[method]
+auxiliaries = 40
+"""
+MLP = """
+[model]
+name = "mlp"
+[train]
+epochs = 5
+[method]
+sampling = "partition"
+granularity = "tensor"
+"""
+NOISE = "noise = { conv = 0.004, norm = 0.004, linear = 0.002 }"
+CLIP = "clip = { conv = 0.004, norm = 0.002, linear = 0.001 }"
+PASTED = {  # a file without noise and clip, and these
+    "falling noise": (
+        RESNET + 'noise_schedule = { kind = "exponential", rate = 0.9, every = 1 }',
+        NOISE,
+        CLIP,
+    ),
+    "growing noise and falling clip": (
+        RESNET
+        + 'noise_schedule = { kind = "steps", epochs = [5], factors = [0.5, 2] }\n'
+        + 'clip_schedule = { kind = "steps", epochs = [2], factors = [3, 1] }',
+        NOISE,
+        CLIP,
+    ),
+    "blocks of one kind that differ": (
+        MLP + 'noise_schedule = { kind = "exponential", rate = 0.9, every = 1 }',
+        'noise = { linear = 0.01, "1.weight" = 0.03 }',
+        'clip = { linear = 0.5, "3.bias" = 0.1 }',
+    ),
+}
+
+
+def write(path, *lines):
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def planned_epsilon(source, *settings):
+    chosen = config.load(source, settings)
+    return by_name("composition").guarantee(planned(chosen), chosen.privacy.delta).epsilon
+
+
+@pytest.mark.parametrize("name", PASTED)
+def test_what_calibrate_prints_gives_the_target_when_pasted(name, tmp_path):
+    """It used to print the noise of the first epoch, and of the last block of each kind."""
+    rest, noise, clip = PASTED[name]
+    file = write(tmp_path / "f.toml", rest, noise, clip)
+    told = dpdt("calibrate", file, "--epsilon", "3")
+    assert told.returncode == 0, told.stderr
+    again = write(tmp_path / "g.toml", rest, clip, *told.stdout.splitlines()[1:])
+    assert 3.0 * (1 - 1e-3) <= planned_epsilon(again) <= 3.0
+
+    printed = json.loads(dpdt("calibrate", file, "--epsilon", "3", "--json").stdout)
+    values = ", ".join(f'"{k}" = {v!r}' for k, v in printed["noise"].items())
+    assert planned_epsilon(file, f"method.noise={{ {values} }}") == printed["epsilon"] <= 3.0
+
+
+@pytest.mark.parametrize("name", PASTED)
+@pytest.mark.parametrize("mode", ["noise", "joint"])
+def test_what_allocate_prints_keeps_the_total_when_pasted(name, mode, tmp_path):
+    rest, noise, clip = PASTED[name]
+    file = write(tmp_path / "f.toml", rest, noise, clip)
+    told = dpdt("allocate", file, "--mode", mode, "--kind", "linear", "--boost", "1.5")
+    assert told.returncode == 0, told.stderr
+    target = planned_epsilon(file)
+    equal, boosted = told.stdout.split("\n\n")[1:]
+    for entry in (equal, boosted):
+        again = write(tmp_path / "g.toml", rest, *entry.splitlines()[1:])
+        assert target * (1 - 1e-3) <= planned_epsilon(again) <= target
+
+
+def test_calibrate_names_the_blocks_of_a_kind_that_differ(tmp_path):
+    """A common factor, so that what differed still does; blocks that agree go by their kind."""
+    rest, noise, clip = PASTED["blocks of one kind that differ"]
+    file = write(tmp_path / "f.toml", rest, noise, clip)
+    found = json.loads(dpdt("calibrate", file, "--epsilon", "3", "--json").stdout)["noise"]
+    assert list(found) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert found["1.weight"] == pytest.approx(3 * found["1.bias"])
+    assert found["1.bias"] == found["3.weight"] == found["3.bias"]
+    file = write(tmp_path / "f.toml", rest, "noise = 0.01", clip)
+    found = json.loads(dpdt("calibrate", file, "--epsilon", "3", "--json").stdout)["noise"]
+    assert list(found) == ["linear"]
+
+
+def test_a_block_that_bears_the_name_of_another_kind():
+    blocks = [
+        Block(name="norm", kind="linear", size=1),
+        Block(name="a", kind="norm", size=1),
+        Block(name="b", kind="norm", size=1),
+    ]
+    assert by_kind(blocks, [1.0, 2.0, 2.0]) == {"norm": 1.0, "a": 2.0, "b": 2.0}
+    assert by_kind(blocks, [1.0, 1.0, 1.0]) == {"linear": 1.0, "norm": 1.0}
+    assert by_kind(blocks[1:], [2.0, 2.0]) == {"norm": 2.0}
+
+
+def test_calibrate_says_that_a_target_would_scale_the_noise_again():
+    told = dpdt("calibrate", "digits", "--epsilon", "3").stdout
+    assert told.splitlines()[-1].startswith("# without privacy.epsilon = 8")
+    told = dpdt("calibrate", "digits", "--epsilon", "3", "--set", "privacy.epsilon=3.0").stdout
+    assert "#" not in told
+
+
 def test_allocate():
     printed = json.loads(dpdt("allocate", "cifar10", "--json").stdout)
     rows = printed["allocations"]
     assert len(rows) == 2 * (1 + 3 * 6)
+    keys = {"kind", "boost", "mode", "epsilon", "shares", "clip", "noise"}
+    assert all(set(row) == keys for row in rows)
     assert {r["mode"] for r in rows} == {"noise", "joint"}
     text = dpdt("allocate", "cifar10", "--mode", "noise", "--kind", "conv", "--boost", "1.5").stdout
     assert "33:33:34" in text
@@ -243,6 +397,9 @@ def test_figures(tmp_path):
         (["calibrate", "cifar10", "--epsilon", "3", "--kind", "x"], "--kind x: this model has"),
         (["calibrate", "cifar10", "--epsilon", "3", "--kind", "linear"], "alone spend more"),
         (["calibrate", "cifar10", "--epsilon", "3", "--accountant", "paper"], "is not valid"),
+        (["calibrate", "--set", "privacy.delta=0.01"], "privacy.delta: must be below 1/n"),
+        (["calibrate", "--set", "method.name=dpsgd", "--epsilon", "3"], "calibrate is for dpdt"),
+        (["allocate", "--set", "privacy.delta=0.5"], "privacy.delta: must be below 1/n"),
         (["allocate", "digits", "--kind", "conv"], "--kind conv: this model has linear"),
         (["reproduce", "everything"], "is not"),
     ],

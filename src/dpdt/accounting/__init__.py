@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
+from dataclasses import asdict
 
 from dpdt.accounting.composition import Composition
 from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Measurement, Privacy
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.accounting.paper import Paper, PaperPerBlock
 from dpdt.errors import InputError
-from dpdt.ledger import Ledger
+from dpdt.ledger import Ledger, Setting
 
 __all__ = [
     "ACCOUNTANTS",
@@ -20,6 +22,7 @@ __all__ = [
     "Privacy",
     "account",
     "by_name",
+    "check_delta",
 ]
 
 ACCOUNTANTS: tuple[Accountant, ...] = (
@@ -48,19 +51,14 @@ def judges(ledger: Ledger) -> tuple[Accountant, ...]:
     return ACCOUNTANTS if ledger.header.method == "dpdt" else (by_name("composition"),)
 
 
-def account(ledger: Ledger, delta: float) -> Privacy:
+def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) -> Privacy:
     """What a run guarantees, according to every accountant.
 
     Guarantees: `proven` of the result is an upper bound on the privacy loss of the run that the
     ledger describes, for its unit and relation.
     """
-    if not (isinstance(delta, float) and 0.0 < delta < 1.0):
-        raise InputError(f"privacy.delta: must be a number between 0 and 1, found {delta!r}")
-    for run in ledger.runs:
-        for name in ("clip", "noise"):
-            for value in getattr(run.setting, name):
-                if not (value >= 0 and math.isfinite(value)):
-                    raise InputError(f"the ledger has a {name} of {value}; it must be 0 or more")
+    _check_ledger(ledger)
+    check_delta(delta, ledger.header.examples, allow_large=allow_large_delta)
     guarantees = tuple(accountant.guarantee(ledger, delta) for accountant in judges(ledger))
     return Privacy(
         delta=delta,
@@ -69,4 +67,62 @@ def account(ledger: Ledger, delta: float) -> Privacy:
         steps=ledger.steps,
         epochs=ledger.epochs,
         guarantees=guarantees,
+        closed=ledger.closed,
     )
+
+
+def check_delta(delta: float, examples: int, *, allow_large: bool = False) -> None:
+    """Refuse a δ that guarantees nothing, unless it is asked for; warn of one that says little.
+
+    With probability δ anything may happen: to publish one example of n, drawn at random, as it is
+    has ε = 0 at δ = 1/n.
+    """
+    if not (isinstance(delta, float) and 0.0 < delta < 1.0):
+        raise InputError(f"privacy.delta: must be a number between 0 and 1, found {delta!r}")
+    if delta >= 1.0 / examples and not allow_large:
+        raise InputError(
+            f"privacy.delta: must be below 1/n = {1.0 / examples:.2g} for n = {examples} examples, "
+            f"found {delta:g}, at which a run that publishes whole examples would pass; set "
+            "privacy.allow_large_delta = true if that is meant"
+        )
+    if delta > 0.1 / examples:
+        warnings.warn(
+            f"privacy.delta: {delta:g} is large for {examples} examples; usual is a tenth of 1/n, "
+            f"{0.1 / examples:.2g}, or less",
+            stacklevel=1,  # one place, so that a run that looks at ε again and again warns once
+        )
+
+
+def _check_ledger(ledger: Ledger) -> None:
+    """Refuse numbers that no run can have, from which an accountant might make a small ε."""
+    header = ledger.header
+    for name in ("examples", "auxiliaries", "batches"):
+        if not getattr(header, name) >= 1:
+            raise InputError(f"the ledger has {name} {getattr(header, name)}; it must be 1 or more")
+    if not 0.0 < header.rate <= 1.0:
+        raise InputError(f"the ledger has a rate of {header.rate}; it must be above 0, up to 1")
+    for name in ("gradient_bound", "smoothness", "weight_decay", "auxiliary_weight_decay"):
+        _check_number(name, getattr(header, name) or 0.0)
+    for setting in {run.setting for run in ledger.runs}:
+        _check_setting(setting, len(header.blocks))
+
+
+def _check_setting(setting: Setting, blocks: int) -> None:
+    for name, value in asdict(setting).items():
+        if not isinstance(value, tuple):
+            _check_number(name, value)
+            continue
+        empty = not value and name in ("spacing", "rounding")
+        if len(value) != blocks and not empty:
+            raise InputError(f"the ledger has {len(value)} values of {name} for {blocks} blocks")
+        for number in value:
+            _check_number(name, number)
+    if not 0.0 < setting.contraction <= 1.0:
+        raise InputError(
+            f"the ledger has a contraction of {setting.contraction}; it must be above 0, up to 1"
+        )
+
+
+def _check_number(name: str, value: float) -> None:
+    if not (value >= 0 and math.isfinite(value)):
+        raise InputError(f"the ledger has a {name} of {value}; it must be finite and 0 or more")

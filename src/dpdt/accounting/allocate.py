@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from dpdt.accounting.calibrate import scaled
 from dpdt.accounting.guarantee import Accountant
 from dpdt.errors import InputError
-from dpdt.ledger import Ledger, Run, Setting
+from dpdt.ledger import Ledger, Setting
 
 MODES = ("noise", "joint")
 BOOSTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
@@ -28,15 +28,15 @@ BISECTIONS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Clip and noise of each kind under one allocation; `shares` are whole per cents."""
+    """What one allocation multiplies each kind's clip and noise by; `shares` are per cents."""
 
     kind: str | None  # the boosted kind; None for the equal baseline
     boost: float
     mode: str
     epsilon: float
     shares: dict[str, int]
-    clip: dict[str, float]
-    noise: dict[str, float]
+    clip_scale: dict[str, float]
+    noise_scale: dict[str, float]
 
 
 def allocate(
@@ -71,29 +71,28 @@ def allocate(
     # what (C/σ) of each kind must be multiplied by to cause its share
     ratio = {k: math.sqrt(weights[k] / total * whole / cost[k]) for k in kinds}
     part = {k: ratio[k] if mode == "noise" else math.sqrt(ratio[k]) for k in kinds}
+    clip = {k: ratio[k] / part[k] for k in kinds}
 
     def change(setting: Setting) -> Setting:
+        # Rounding follows clip by powers of two, so by at most twice as much.
+        far = {k: 1.0 if mode == "noise" else 2.0 * clip[k] for k in kinds}
         return replace(
             setting,
-            clip=tuple(c * ratio[k] / part[k] for c, k in zip(setting.clip, names, strict=True)),
+            clip=tuple(c * clip[k] for c, k in zip(setting.clip, names, strict=True)),
             noise=tuple(s / part[k] for s, k in zip(setting.noise, names, strict=True)),
+            rounding=tuple(r * far[k] for r, k in zip(setting.rounding, names, strict=False)),
         )
 
-    shifted = replace(
-        ledger, runs=[Run(setting=change(r.setting), steps=r.steps) for r in ledger.runs]
-    )
+    shifted = replace(ledger, runs=[replace(r, setting=change(r.setting)) for r in ledger.runs])
     factor = _hold(shifted, target, delta, accountant)
-    result = scaled(shifted, factor)
-    setting = result.runs[0].setting
-    where = {k: names.index(k) for k in kinds}
     return Allocation(
         kind=kind,
         boost=boost,
         mode=mode,
-        epsilon=accountant.guarantee(result, delta).epsilon,
+        epsilon=accountant.guarantee(scaled(shifted, factor), delta).epsilon,
         shares=_percent({k: weights[k] / total for k in kinds}),
-        clip={k: setting.clip[i] for k, i in where.items()},
-        noise={k: setting.noise[i] for k, i in where.items()},
+        clip_scale=clip,
+        noise_scale={k: factor / part[k] for k in kinds},
     )
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from dpdt.accounting.composition import Composition
 from dpdt.accounting.guarantee import Accountant
 from dpdt.errors import InputError
-from dpdt.ledger import Ledger, Run
+from dpdt.ledger import Ledger
 
 LARGEST = 1000.0  # beyond, privacy-loss distributions grow without end
 TOLERANCE = 1e-4  # the target is met from below within this share
@@ -20,7 +20,8 @@ def scaled(ledger: Ledger, factor: float, kinds: Collection[str] | None = None) 
     """The ledger of the same run with the noise of some kinds of block (or all) multiplied."""
     chosen = [kinds is None or block.kind in kinds for block in ledger.header.blocks]
     runs = [
-        Run(
+        replace(
+            run,
             setting=replace(
                 run.setting,
                 noise=tuple(
@@ -28,7 +29,6 @@ def scaled(ledger: Ledger, factor: float, kinds: Collection[str] | None = None) 
                     for s, hit in zip(run.setting.noise, chosen, strict=True)
                 ),
             ),
-            steps=run.steps,
         )
         for run in ledger.runs
     ]

@@ -2,45 +2,65 @@
 
 A step of Algorithm 1 is a Gaussian mechanism. Replacing what one auxiliary holds moves its
 contribution from one point of the C-ball to another, so the mean over K auxiliaries moves by at
-most 2C/K, and with noise σ_g in block g
+most 2C/K; rounding to the lattice may add r_g (Setting.rounding). With noise σ_g in block g
 
-    μ_t² = Σ_g (2 C_g / (K σ_g))²
+    μ_t² = Σ_g ((2 C_g / K + r_g) / σ_g)²
 
-Steps that a record influences add up in μ². Which they are depends on what auxiliaries remember:
+Steps that a record influences add up in μ², a step of the plan as often as it was taken. Which they
+are depends on what auxiliaries remember:
 
     memory auxiliary                         every step
     shared, none · example · fixed           the steps of its mini-batch: max_m Σ_epochs μ²
     shared, none · example · reshuffled      one step an epoch: Σ_epochs max_m μ²
     shared, none · shard, user               every step
 
-Under Poisson sampling a step is a subsampled Gaussian mechanism with noise multiplier 1/μ_t (2/μ_t
-if every example is its own contribution, since removing it then moves the sum by C, not 2C),
+Under Poisson sampling a step is a subsampled Gaussian mechanism with noise multiplier 1/μ_t (with
+C/K for 2C/K if every example is its own contribution, since removing it then moves the sum by C),
 accounted by the privacy-loss distributions of dp-accounting under add/remove. Where every example
 is its own contribution replace-one holds too: dp-accounting's relation of that name takes an absent
 example to contribute 0, which is then true.
+
+These distributions are computed in float64, which loses or invents some probability at every step:
+against 80-bit arithmetic and exact tails at most 3e-16 a step. ROUNDOFF, three times as much, is
+taken off δ for each step. A δ of which that is no small part is refused.
 """
 
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Context
 
 import numpy as np
 
 from dpdt.accounting.gaussian import epsilon_of
-from dpdt.accounting.guarantee import Condition, Guarantee, not_private
-from dpdt.ledger import Ledger, Setting
-
-
-def squared_mu(setting: Setting, auxiliaries: int) -> float:
-    """μ_t² of a step that the record influences."""
-    total = 0.0
-    for clip, noise in zip(setting.clip, setting.noise, strict=True):
-        total += math.inf if noise == 0 else (2.0 * clip / (auxiliaries * noise)) ** 2
-    return total
-
+from dpdt.accounting.guarantee import Condition, Guarantee, common_conditions
+from dpdt.errors import InputError
+from dpdt.ledger import Header, Ledger, Setting
 
 FEW = 10  # different settings in a run that are accounted at the finest grid
 HOPELESS = 1000.0  # an ε beyond which nobody needs it exactly, and a grid for it takes hours
+ROUNDOFF = 2.0**-50  # probability that float64 may misplace at a step under Poisson sampling
+PIECE = 8  # composing steps of another setting, and cutting off its tails, counts as many steps
+
+
+def sensitivities(setting: Setting, header: Header) -> tuple[float, ...]:
+    """How far a record can move each block's mean in a step, rounding included.
+
+    Under Poisson sampling of single examples: how far one contribution is from none.
+    """
+    alone = header.sampling == "poisson" and header.per_example
+    reach = (1.0 if alone else 2.0) / header.auxiliaries
+    rounding = setting.rounding or (0.0,) * len(setting.clip)
+    return tuple(reach * c + r for c, r in zip(setting.clip, rounding, strict=True))
+
+
+def squared_mu(setting: Setting, header: Header) -> float:
+    """μ_t² of a step that the record influences; 1/μ_t is the noise multiplier."""
+    moved = sensitivities(setting, header)
+    return sum(
+        math.inf if noise == 0 else (most / noise) ** 2
+        for most, noise in zip(moved, setting.noise, strict=True)
+    )
 
 
 class Composition:
@@ -53,7 +73,7 @@ class Composition:
 
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         return (
-            not_private(ledger),
+            *common_conditions(ledger),
             Condition(
                 text="every contribution has norm at most C and is averaged over a constant K",
                 holds=True,
@@ -81,31 +101,38 @@ class Composition:
 def composed_mu(ledger: Ledger) -> float:
     """The Gaussian-DP parameter of a whole run with a fixed partition."""
     header = ledger.header
-    squares = [squared_mu(run.setting, header.auxiliaries) for run in ledger.runs]
-    counts = [run.steps for run in ledger.runs]
+    squares = [squared_mu(run.setting, header) for run in ledger.runs]
     if header.memory == "auxiliary" or header.unit != "example":
-        return math.sqrt(sum(s * n for s, n in zip(squares, counts, strict=True)))
-    # One value a step, laid out as epochs × positions; a run cut short leaves a partial epoch.
-    steps = np.repeat(squares, counts)
-    epochs = -(-len(steps) // header.batches)
-    table = np.zeros((epochs, header.batches))
-    table.reshape(-1)[: len(steps)] = steps
+        return math.sqrt(sum(s * r.steps for s, r in zip(squares, ledger.runs, strict=True)))
+    # One value a step of the plan, laid out as epochs × positions; steps taken again add up.
+    last = max((run.start + run.steps for run in ledger.runs), default=0)
+    table = np.zeros((-(-last // header.batches), header.batches))
+    steps = table.reshape(-1)
+    for square, run in zip(squares, ledger.runs, strict=True):
+        steps[run.start : run.start + run.steps] += square
     if header.reshuffle:
         return math.sqrt(float(table.max(axis=1, initial=0.0).sum()))
     return math.sqrt(float(table.sum(axis=0).max(initial=0.0)))
 
 
 def _poisson_epsilon(ledger: Ledger, delta: float, coarse: bool) -> float:
+    misplaced = ROUNDOFF * (ledger.steps + PIECE * len(ledger.runs))
+    if delta < 4.0 * misplaced:
+        least = Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(4.0 * misplaced)
+        raise InputError(
+            f"privacy.delta: must be at least {float(least):g} for {ledger.steps} steps of poisson "
+            f"sampling, found {delta:g}; rounding in privacy-loss distributions outweighs less"
+        )
     if not ledger.runs:
         return 0.0
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
     from dp_accounting.pld import PLDAccountant
 
     header = ledger.header
-    numerator = 2.0 if header.per_example else 1.0
-    if _mean_loss(ledger, numerator) > HOPELESS:
-        total = sum(squared_mu(r.setting, header.auxiliaries) * r.steps for r in ledger.runs)
-        return epsilon_of(math.sqrt(total), delta)  # sound: as if all took part in every step
+    if _mean_loss(ledger) > HOPELESS:
+        # Sound: as if all took part in every step. To replace an example is to remove and add one.
+        total = sum(squared_mu(r.setting, header) * r.steps for r in ledger.runs)
+        return epsilon_of(math.sqrt(total) * (2.0 if header.per_example else 1.0), delta)
     relation = {
         "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
         "replace-one": NeighboringRelation.REPLACE_ONE,
@@ -114,19 +141,21 @@ def _poisson_epsilon(ledger: Ledger, delta: float, coarse: bool) -> float:
     interval = 1e-3 if coarse or len(ledger.runs) > FEW else 1e-4
     accountant = PLDAccountant(relation, value_discretization_interval=interval)
     for run in ledger.runs:
-        mu = math.sqrt(squared_mu(run.setting, header.auxiliaries))
+        mu = math.sqrt(squared_mu(run.setting, header))
         if math.isinf(mu):
             return math.inf
-        event = PoissonSampledDpEvent(header.rate, GaussianDpEvent(numerator / mu))
+        if mu == 0:
+            continue
+        event = PoissonSampledDpEvent(header.rate, GaussianDpEvent(1.0 / mu))
         accountant.compose(event, run.steps)
-    return float(accountant.get_epsilon(delta))
+    return float(accountant.get_epsilon(delta - misplaced))
 
 
-def _mean_loss(ledger: Ledger, numerator: float) -> float:
+def _mean_loss(ledger: Ledger) -> float:
     """A lower bound on the mean privacy loss: KL(qQ + (1−q)P ‖ P) ≥ q·KL(Q ‖ P) − H(q) a step."""
     q, total = ledger.header.rate, 0.0
     entropy = 0.0 if q >= 1.0 else -q * math.log(q) - (1.0 - q) * math.log1p(-q)
     for run in ledger.runs:
-        divergence = squared_mu(run.setting, ledger.header.auxiliaries) / (2.0 * numerator**2)
+        divergence = squared_mu(run.setting, ledger.header) / 2.0
         total += run.steps * max(0.0, q * divergence - entropy)
     return total

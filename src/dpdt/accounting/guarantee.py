@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from dpdt.ledger import Ledger
 
 RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
+NOT_CLOSED = "not closed    the ledger has no end: steps after its last line are not counted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,24 +69,35 @@ class Accountant(Protocol):
         ...
 
 
-def not_private(ledger: Ledger) -> Condition:
-    """The condition that every accountant shares."""
-    return Condition(
-        text="noise and sampling come from operating-system entropy",
-        holds=ledger.header.private,
-        why=(
-            "drawn afresh for this run and never recorded"
-            if ledger.header.private
-            else "a fixed seed was used, so anyone who knows it can subtract the noise"
+def common_conditions(ledger: Ledger) -> tuple[Condition, ...]:
+    """What every accountant needs, whatever its bound."""
+    return (
+        check(
+            "noise and sampling come from operating-system entropy",
+            ledger.header.private,
+            "drawn afresh for this run and never recorded",
+            "a fixed seed was used, so anyone who knows it can subtract the noise",
+        ),
+        check(
+            "nothing was found that voids the run",
+            not ledger.voids,
+            "the ledger has no such record",
+            ledger.voids[0] if ledger.voids else "",
         ),
     )
+
+
+def check(text: str, holds: bool, yes: str, no: str) -> Condition:
+    """A condition with the reason why it holds, or why not."""
+    return Condition(text=text, holds=holds, why=yes if holds else no)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """All guarantees of a run.
 
-    `proven` is the smallest valid one of one unit, relation, δ and observer.
+    `proven` is the smallest valid one of one unit, relation, δ and observer. `closed` is False for
+    a ledger without an end, which may lack steps.
     """
 
     delta: float
@@ -96,6 +108,7 @@ class Privacy:
     guarantees: tuple[Guarantee, ...] = field(default=())
     observer: str = "last iterate"
     measured: Measurement | None = None
+    closed: bool = True
 
     @property
     def proven(self) -> Guarantee | None:
@@ -126,6 +139,7 @@ class Privacy:
             "observer": self.observer,
             "steps": self.steps,
             "epochs": self.epochs,
+            "closed": self.closed,
             "guarantees": [
                 {
                     "accountant": g.accountant,
@@ -148,7 +162,11 @@ class Privacy:
 
     def __str__(self) -> str:
         lines = [_line(g, headline=g is self.proven) for g in self._ordered()]
-        return "\n".join([*lines, *([str(self.measured)] if self.measured else [])])
+        if self.measured:
+            lines.append(str(self.measured))
+        if not self.closed:
+            lines.append(NOT_CLOSED)
+        return "\n".join(lines)
 
     def _ordered(self) -> list[Guarantee]:
         return sorted(self.guarantees, key=lambda g: (g is not self.proven, not g.valid))

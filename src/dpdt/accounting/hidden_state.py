@@ -12,6 +12,8 @@ displacement is 2C a step, and only weight decay (c = 1/(1+λη̂) < 1) forgets:
 
     μ = √(Σ_g (2C_g/σ_g)²) · √( (1+c)/(1−c) · (1−c^T)/(1+c^T) )
 
+What rounding can add to the mean (Setting.rounding) is added to Δ and to 2C_g.
+
 The argument allows displacements that depend on the whole past, so auxiliaries may remember. With
 memory `shared` and V = I the direction has the further part (2ρη−1)π̂ with ‖π̂‖ ≤ C, which makes the
 displacement (1 + |2ρη−1|) times as large; with another V it has no bound, and is refused.
@@ -23,7 +25,7 @@ import math
 from abc import ABC, abstractmethod
 
 from dpdt.accounting.gaussian import epsilon_of
-from dpdt.accounting.guarantee import Condition, Guarantee, not_private
+from dpdt.accounting.guarantee import Condition, Guarantee, check, common_conditions
 from dpdt.ledger import Ledger, Setting
 
 # The engine rescales what comes within rounding of C; clipping is impossible below that.
@@ -81,18 +83,31 @@ class _HiddenState(ABC):
         )
 
 
-def _check(text: str, holds: bool, yes: str, no: str) -> Condition:
-    return Condition(text=text, holds=holds, why=yes if holds else no)
-
-
-def _only_last(ledger: Ledger) -> Condition:
+def _shared_conditions(ledger: Ledger) -> tuple[Condition, ...]:
     seen = [*ledger.exports, *(["an average of all iterates"] if ledger.header.averaging else [])]
-    return _check(
-        "only the last iterate leaves",
-        not seen,
-        "nothing else was exported",
-        f"also exported: {', '.join(seen)}",
+    return (
+        *common_conditions(ledger),
+        check(
+            "only the last iterate leaves",
+            ledger.header.release == "last" and not seen,
+            "nothing else was exported",
+            f"also exported: {', '.join(seen)}"
+            if seen
+            else "nobody said that only the last iterate leaves; set privacy.release = "
+            '"last" if that is so',
+        ),
+        check(
+            "every step was taken once",
+            not ledger.repeats,
+            "the steps follow each other as planned",
+            "an earlier state was loaded, and steps were taken again from there",
+        ),
     )
+
+
+def _rounding(setting: Setting) -> float:
+    """What rounding can add to the sensitivity of the mean, over all blocks."""
+    return math.sqrt(sum(r**2 for r in setting.rounding))
 
 
 class HiddenStateConvex(_HiddenState):
@@ -101,7 +116,7 @@ class HiddenStateConvex(_HiddenState):
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         h = ledger.header
         settings = [run.setting for run in ledger.runs]
-        constant = len(settings) <= 1
+        constant = len(set(settings)) <= 1
         known = h.gradient_bound is not None and h.smoothness is not None
         step = max((_step(s) for s in settings), default=0.0)
         limit = 2.0 / h.smoothness if h.smoothness else math.inf
@@ -109,27 +124,33 @@ class HiddenStateConvex(_HiddenState):
         least = min((min(s.clip) for s in settings), default=math.inf)
         whole = ledger.steps % h.batches == 0
         return (
-            not_private(ledger),
-            _only_last(ledger),
-            _check(
+            *_shared_conditions(ledger),
+            check(
                 "the loss is convex and smooth, with gradients bounded by construction",
                 known,
                 "a linear head on inputs of bounded norm",
                 "the model gives no such bound; use a linear model with model.radius",
             ),
-            _check(
+            check(
                 "auxiliaries remember nothing and do not precondition",
                 h.memory == "none" and h.preconditioner == "identity",
                 "memory is none",
                 f"memory is {h.memory}, the preconditioner {h.preconditioner}",
             ),
-            _check(
+            check(
+                "all auxiliaries have one penalty",
+                h.one_penalty,
+                "ρ is a single number",
+                "method.penalty or its schedule is a list; contributions scale with each ρ, and "
+                "only their mean is bounded here",
+            ),
+            check(
                 "no weight decay on auxiliaries",
                 h.auxiliary_weight_decay == 0,
                 "there is none",
                 f"it is {h.auxiliary_weight_decay:g}",
             ),
-            _check(
+            check(
                 "an example takes part once an epoch, and the unit is an example",
                 h.sampling == "partition" and h.unit == "example" and whole,
                 "mini-batches are a partition and epochs are whole",
@@ -137,20 +158,20 @@ class HiddenStateConvex(_HiddenState):
                 if h.sampling == "partition" and h.unit == "example"
                 else f"sampling is {h.sampling}, the unit is {h.unit}",
             ),
-            _check(
+            check(
                 "every step has the same settings",
                 constant,
                 "no schedule",
                 "clip, noise or penalty follow a schedule",
             ),
-            _check(
+            check(
                 "clipping is impossible",
                 known and least * ROOM >= reach,
                 f"contributions have norm at most {reach:.4g}, clip is {least:.4g}",
                 f"contributions can have norm {reach:.4g}, so clip must be {reach / ROOM:.4g} or "
                 f"more, found {least:.4g}",
             ),
-            _check(
+            check(
                 "the step size is at most 2/β",
                 known and step <= limit,
                 f"it is {step:.4g}, and 2/β = {limit:.4g}",
@@ -160,8 +181,10 @@ class HiddenStateConvex(_HiddenState):
 
     def mu(self, ledger: Ledger) -> float:
         h, setting = ledger.header, ledger.runs[0].setting
-        least = max(1, h.examples // (h.batches * h.auxiliaries))  # examples in a micro-batch
-        sensitivity = 2.0 * _reach(setting, h.gradient_bound or 0.0) / (h.auxiliaries * least)
+        # The smallest micro-batch; where some are empty, an example is alone in its own.
+        least = max(1, h.examples // (h.batches * h.auxiliaries))
+        moved = 2.0 * _reach(setting, h.gradient_bound or 0.0) / (h.auxiliaries * least)
+        sensitivity = moved + _rounding(setting)
         sigma = min(setting.noise)
         if sigma == 0:
             return math.inf
@@ -184,6 +207,12 @@ def _step(setting: Setting) -> float:
     return 2.0 * setting.global_lr * setting.lr
 
 
+def _displacements(setting: Setting) -> tuple[float, ...]:
+    """How far each block's mean can move if every auxiliary reacts to another θ."""
+    rounding = setting.rounding or (0.0,) * len(setting.clip)
+    return tuple(2.0 * c + r for c, r in zip(setting.clip, rounding, strict=True))
+
+
 class HiddenStateContraction(_HiddenState):
     name = "hidden-state-contraction"
 
@@ -196,21 +225,20 @@ class HiddenStateContraction(_HiddenState):
             h.preconditioner == "identity" and h.auxiliary_weight_decay == 0
         )
         return (
-            not_private(ledger),
-            _only_last(ledger),
-            _check(
+            *_shared_conditions(ledger),
+            check(
                 "weight decay contracts every step",
                 contracts,
                 "the proximal step is L2 with λ > 0",
                 "there is no L2 weight decay on θ, so nothing is forgotten",
             ),
-            _check(
+            check(
                 "noise and step size are constant",
                 constant,
                 "no schedule",
                 "noise or penalty follow a schedule",
             ),
-            _check(
+            check(
                 "a step moves θ by a bounded amount",
                 bounded and not (h.sampling == "poisson" and h.per_example),
                 "K contributions of norm at most C",
@@ -224,8 +252,10 @@ class HiddenStateContraction(_HiddenState):
         h, first = ledger.header, ledger.runs[0].setting
         if min(first.noise) == 0:
             return math.inf
-        clip = [max(run.setting.clip[b] for run in ledger.runs) for b in range(len(h.blocks))]
-        ratio = math.sqrt(sum((2.0 * c / s) ** 2 for c, s in zip(clip, first.noise, strict=True)))
+        # Clip may follow a schedule: each block at its largest displacement.
+        steps = [_displacements(run.setting) for run in ledger.runs]
+        moved = [max(block) for block in zip(*steps, strict=True)]
+        ratio = math.sqrt(sum((m / s) ** 2 for m, s in zip(moved, first.noise, strict=True)))
         if h.memory == "shared":
             ratio *= 1.0 + max(abs(2 * r.setting.penalty * r.setting.lr - 1) for r in ledger.runs)
         return contraction_mu(ratio, ledger.steps, math.log(first.contraction))

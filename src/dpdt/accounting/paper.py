@@ -30,7 +30,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpdt.accounting.guarantee import Condition, Guarantee, not_private
+from dpdt.accounting.guarantee import Condition, Guarantee, common_conditions
 from dpdt.accounting.renyi import ORDERS, epsilon_of_rdp
 from dpdt.ledger import Ledger, Setting
 
@@ -77,7 +77,7 @@ def _conditions(ledger: Ledger, per_block: bool) -> tuple[Condition, ...]:
     partition = ledger.header.sampling == "partition"
     forgets = ledger.header.memory == "none"
     conditions = [
-        not_private(ledger),
+        *common_conditions(ledger),
         Condition(
             text="mini-batches are fixed",
             holds=partition,

@@ -7,10 +7,10 @@ V its preconditioner, C the clipping threshold, ρ the penalty, η the cap on th
     p = V (g + π + weight decay · θ)
     η_k = the largest value in [0, η] with ‖2ρη_k p − π̂‖ ≤ C             `adaptive_rate`
     u = η_k p,   π ← π̂ − ρu,   contribution ∇h = 2ρu − π̂                 `contribute_`
-    ‖∇h‖ ≤ C, enforced                                                   `bound_`
 
-Where no multiplier is kept (π = 0) the last lines become one: ∇h = clip_C(2ρηV g), in
-`contribute_plainly_`, and for single examples of a linear head in `contribute_outer_products`.
+Where no multiplier is kept (π = 0) the last lines become one: ∇h = clip_C(2ρηV g), of which
+`contribute_plainly_` computes 2ρηV g. That ‖∇h‖ ≤ C, and that it is finite, is enforced where
+contributions are summed (mechanism.py), whatever was computed here.
 
 Buffers are [rows, parameters], a row an auxiliary; norms and rates are [rows, blocks] in float64.
 """
@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpdt.algorithm.gradients import Head
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 
@@ -52,28 +51,6 @@ def clip_(layout: Layout, x: Tensor, norms: Tensor, clip: Tensor) -> Tensor:
     if bool(excess.any()):
         layout.scale_(x, torch.where(norms > clip, clip / norms, 1.0))
     return excess
-
-
-def slack(dtype: torch.dtype) -> float:
-    """What bounds stay below C by, to absorb the rounding of a norm and of rescaled entries."""
-    return 1e-5 if dtype == torch.float32 else 1e-13
-
-
-def bound_(layout: Layout, x: Tensor, clip: Tensor, scratch: Tensor | None = None) -> Tensor:
-    """Enforce ‖x‖ ≤ C for every row and block, in place; returns the norms before.
-
-    Guarantees: afterwards every entry is finite and every norm at most C, whatever came in. A row
-    and block with a non-finite entry or norm becomes 0. The slack absorbs the rounding of the norm
-    and of the rescaled entries.
-    """
-    limit = clip * (1.0 - slack(x.dtype))
-    norms = layout.norms(x, scratch)
-    nonfinite = ~torch.isfinite(norms)
-    if bool((norms > limit).any()):
-        layout.scale_(x, torch.where(norms > limit, limit / norms, 1.0))
-    if bool(nonfinite.any()):
-        layout.zero_(x, nonfinite)
-    return norms
 
 
 def adaptive_rate(
@@ -146,7 +123,6 @@ def contribute_(
     contribution = step.sub_(multiplier)  # ρu − (π̂ − ρu) = 2ρu − π̂
     if bool(broken.any()):
         layout.zero_(contribution, broken)
-    broken |= ~torch.isfinite(bound_(layout, contribution, clip, scratch))
     tally.nonfinite = int(broken.sum())
     return tally
 
@@ -162,7 +138,7 @@ def contribute_plainly_(
     lr: float,
     diagnose: bool,
 ) -> Tally:
-    """The case π = 0, in place: ∇h = 2ρη_k V g with η_k = min(η, C / (2ρ‖V g‖)), so clip_C(2ρηV g).
+    """The case π = 0, in place: 2ρηV g. Clipped to C it is ∇h, as η_k = min(η, C / (2ρ‖V g‖)).
 
     `inverse` is V⁻¹, None for the identity.
     """
@@ -170,34 +146,14 @@ def contribute_plainly_(
     contribution = gradient.mul_((2.0 * lr * penalty).to(gradient.dtype))
     if inverse is not None:
         contribution.div_(inverse)
-    norms = bound_(layout, contribution, clip, scratch)
-    finite = torch.isfinite(norms)
-    tally = Tally(total=norms.numel(), nonfinite=int((~finite).sum()))
+    tally = Tally(total=len(gradient) * layout.count)
     if own is not None:
-        along = layout.dots(own, contribution) / (2.0 * penalty)  # ⟨g, u⟩
-        size = layout.norms(contribution).square_() / (4.0 * penalty.square())  # ‖u‖²
+        norms = layout.norms(contribution, scratch)
+        finite = torch.isfinite(norms)
+        share = torch.where(norms > clip, clip / norms, 1.0)
+        along = layout.dots(own, contribution) * share / (2.0 * penalty)  # ⟨g, u⟩
+        size = torch.minimum(norms, clip).square() / (4.0 * penalty.square())  # ‖u‖²
         tally.cut = int((norms > clip).sum())
-        tally.spread = float(size.sum())
+        tally.spread = float(size[finite].sum())
         tally.lagrangian = float((0.5 * penalty * size - along)[finite].sum())
     return tally
-
-
-def contribute_outer_products(
-    layout: Layout, head: Head, x: Tensor, y: Tensor, *, clip: float, penalty: float, lr: float
-) -> tuple[Tensor, Tensor, Tally]:
-    """The case π = 0, V = I where each auxiliary holds one example of a linear head.
-
-    Returns the sum of the contributions clip_C(2ρη g), the losses, and what was seen.
-
-    Guarantees: as of `bound_`, for every example's contribution, none of which is written out.
-    """
-    delta, norms, losses = head.differentiate(x, y)
-    factor = 2.0 * lr * penalty
-    limit = clip * (1.0 - slack(x.dtype))
-    scale = factor * torch.where(norms * factor > limit, limit / (norms * factor), 1.0)
-    broken = ~torch.isfinite(norms)
-    if bool(broken.any()):
-        scale, rows = scale.masked_fill(broken, 0.0), broken.unsqueeze(1)
-        delta, x = delta.masked_fill(rows, 0.0), x.masked_fill(rows, 0.0)
-    total = head.total(layout, delta * scale.unsqueeze(1).to(delta.dtype), x)
-    return total, losses, Tally(total=len(x), nonfinite=int(broken.sum()))

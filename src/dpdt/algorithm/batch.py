@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 Data = Any  # a tensor, or a tuple, list or mapping of them, examples along the first dimension
@@ -32,12 +33,30 @@ def tree_map(function: Callable[..., Any], data: Data, *others: Data) -> Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Mini-batch number `step` of a run: auxiliary after auxiliary, `sizes[k]` examples each."""
+    """Mini-batch number `step` of a run: auxiliary after auxiliary, `sizes[k]` examples each.
+
+    `keys` number what is random inside the model: an example's own number where it is alone in its
+    auxiliary by construction, else the auxiliary's. `fixed` says that sizes and places are the same
+    whoever takes part, as in a partition; under Poisson sampling they are not.
+    """
 
     step: int
     epoch: int
     data: Data
     sizes: tuple[int, ...]
+    keys: tuple[int, ...] | None = None  # the auxiliaries' places, unless given
+    fixed: bool = True
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """`keys`, as an array."""
+        keys = range(len(self.sizes)) if self.keys is None else self.keys
+        return np.array(keys, dtype=np.int64)
+
+    @property
+    def alone(self) -> bool:
+        """Whether every auxiliary holds one example by construction, not by chance."""
+        return (self.fixed or self.keys is not None) and set(self.sizes) == {1}
 
     @cached_property
     def bounds(self) -> list[tuple[int, int]]:

@@ -1,11 +1,9 @@
-"""Gradients of K micro-batches at the same θ, for one pass over the mini-batch.
+"""Gradients of micro-batches at the same θ, each a function of θ and of its own examples alone.
 
-Three ways, equal but for rounding. `vectorised` computes many small micro-batches of equal size at
-once (torch.func); `looped` takes them one by one, which every model and loss allows; `Head` knows
-that a linear layer's gradient on one example is an outer product, and never writes it out.
-
-Guarantees: in both, a row is a function of θ and of that auxiliary's examples alone. Nothing is
-computed from the mini-batch as a whole, so no layer or loss can mix auxiliaries.
+`looped` computes one micro-batch, which every model and loss allows. `vectorised` computes many of
+equal size at once (torch.func). `Head` knows that a linear layer's gradient on one example is an
+outer product, and never writes it out. Nothing is computed from a mini-batch as a whole, so no layer
+or loss can mix auxiliaries. Who calls them, and in which arrangement, is executor.py.
 """
 
 from __future__ import annotations
@@ -19,16 +17,18 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Data, tree_map
-from dpdt.algorithm.layout import Layout, row_norms
+from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.randomness import Keyed
 
 Loss = Callable[[Any, Data], Tensor]  # (model, micro-batch) → mean loss, a scalar
+ALIGNED = 16  # numbers in the widest load of memory: rows of such a length all lie alike
 
 
 class Head:
     """A model that is one linear layer under cross-entropy, with one example in each micro-batch.
 
-    The gradient of example i is δᵢ xᵢᵀ for the weights and δᵢ for the bias, δᵢ being the gradient
-    of its own loss by its own outputs, so its norm is ‖δᵢ‖ · √(‖xᵢ‖² + 1).
+    The gradient of example i is δᵢ ⊗ (xᵢ, 1), δᵢ being the gradient of its own loss by its own
+    outputs: softmax(outputs) less 1 at the label.
     """
 
     def __init__(self, layer: nn.Linear):
@@ -49,23 +49,31 @@ class Head:
         flat = all(isinstance(m, nn.Flatten) for m in layers[:-1])
         return layers[-1] if flat and layers and type(layers[-1]) is nn.Linear else None
 
+    @property
+    def width(self) -> int:
+        """Numbers in a gradient, the bias included."""
+        return self.layer.out_features * (self.layer.in_features + (self.layer.bias is not None))
+
     def differentiate(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """δ, the gradients' norms in float64, and the losses."""
+        """δ and (x, 1), both in float64, and the losses."""
+        layer, extra = self.layer, -self.layer.in_features % ALIGNED
+        x, weight = F.pad(x, (0, extra)), F.pad(layer.weight.detach(), (0, extra))
         with torch.enable_grad():
-            outputs = self.layer(x).detach().requires_grad_()
+            outputs = F.linear(x, weight, layer.bias).detach().double().requires_grad_()
             losses = F.cross_entropy(outputs, y, reduction="none")
             (delta,) = torch.autograd.grad(losses.sum(), outputs)
-        squares = row_norms(x).square()
-        if self.layer.bias is not None:
-            squares += 1.0
-        norms = torch.linalg.vector_norm(delta.double(), dim=1) * squares.sqrt()
-        return delta, norms, losses.detach()
+        right = x[:, : layer.in_features].double()
+        if layer.bias is not None:
+            right = torch.cat((right, right.new_ones(len(x), 1)), 1)
+        return delta, right, losses.detach()
 
-    def total(self, layout: Layout, delta: Tensor, x: Tensor) -> Tensor:
-        """Σ δᵢ xᵢᵀ and Σ δᵢ, as a flat vector."""
-        sums = {id(self.layer.weight): delta.t() @ x}
+    def flat(self, layout: Layout, total: Tensor) -> Tensor:
+        """A sum of outer products as a flat vector of the layout."""
+        inputs = self.layer.in_features
+        parts = total.view(self.layer.out_features, -1)
+        sums = {id(self.layer.weight): parts[:, :inputs]}
         if self.layer.bias is not None:
-            sums[id(self.layer.bias)] = delta.sum(0)
+            sums[id(self.layer.bias)] = parts[:, inputs]
         return layout.join([sums[id(t)].unsqueeze(0) for t in layout.tensors])[0]
 
 
@@ -91,32 +99,35 @@ def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor
     return value.detach()
 
 
-def each(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor) -> Tensor:
-    """The gradient of every single example, computed from it alone, whatever the model does."""
-    try:
-        return vectorised(model, loss, layout, data, out, 1)
-    except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError):
-        one = [tree_map(lambda t, i=i: t[i : i + 1], data) for i in range(len(out))]
-        return torch.stack(
-            [looped(model, loss, layout, x, out[i : i + 1]) for i, x in enumerate(one)]
-        )
-
-
 def vectorised(
-    model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor, size: int
+    model: nn.Module,
+    loss: Loss,
+    layout: Layout,
+    data: Data,
+    out: Tensor,
+    size: int,
+    keyed: tuple[int, int, Tensor] | None = None,
 ) -> Tensor:
-    """The same for len(out) micro-batches of `size` examples each; returns their losses."""
+    """The same for len(out) micro-batches of `size` examples each; returns their losses.
+
+    `keyed` is (seed, step, a key for each) if the model has dropout; anything else that is random
+    is refused by vmap.
+    """
     rows = len(out)
     parameters = {n: t.detach() for n, t in zip(layout.names, layout.tensors, strict=True)}
 
-    def local(theta: dict[str, Tensor], examples: Data) -> Tensor:
+    def local(theta: dict[str, Tensor], examples: Data, key: Tensor) -> Tensor:
         def substituted(*args: Any, **kwargs: Any) -> Any:
             return functional_call(model, theta, args, kwargs)
 
-        return loss(substituted, examples)
+        if keyed is None:
+            return loss(substituted, examples)
+        with Keyed(keyed[0], keyed[1], key):
+            return loss(substituted, examples)
 
-    gradients, values = vmap(grad_and_value(local), in_dims=(None, 0), randomness="different")(
-        parameters, tree_map(lambda t: torch.unflatten(t, 0, (rows, size)), data)
+    keys = torch.zeros(rows, dtype=torch.int64) if keyed is None else keyed[2]
+    gradients, values = vmap(grad_and_value(local), in_dims=(None, 0, 0), randomness="error")(
+        parameters, tree_map(lambda t: torch.unflatten(t, 0, (rows, size)), data), keys
     )
     layout.join([gradients[name] for name in layout.names], out=out)
     losses: Tensor = values

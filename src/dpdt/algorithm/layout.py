@@ -15,6 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from dpdt.algorithm.blocks import Blocks, Parameter
 from dpdt.errors import InputError
+from dpdt.mechanism import Blocks as Columns
 
 PIECES = (256, 64, 16, 1)
 ENTRY = "entry"  # a granularity for audits: every single parameter is a block of its own
@@ -54,15 +55,6 @@ def _kind(module: nn.Module) -> str:
     return "norm" if "norm" in name.lower() else "other"
 
 
-def row_norms(x: Tensor) -> Tensor:
-    """‖x‖ of every row, in float64: a sum of many squares in float32 can be wrong by 1e-3."""
-    whole, piece = x.shape[1] // PIECES[0], PIECES[0]
-    most, rest = x[:, : whole * piece], x[:, whole * piece :]
-    pieces = torch.linalg.vector_norm(torch.unflatten(most, 1, (whole, piece)), dim=-1)
-    last = torch.linalg.vector_norm(rest, dim=1, keepdim=True)
-    return torch.cat((pieces, last), 1).double().square().sum(1).sqrt()
-
-
 class Layout:
     """The flat order of a model's trained parameters; x below is a [rows, size] buffer.
 
@@ -96,9 +88,8 @@ class Layout:
         self.size = sum(padded)
         pieces = [1] * self.size if entries else [p // self.piece for p in padded]
         self.count = len(pieces)
-        self._block_of = torch.arange(self.count, device=self.device).repeat_interleave(
-            torch.tensor(pieces, device=self.device)
-        )
+        self.columns = Columns(pieces, 1 if entries else self.piece, self.device)
+        self._block_of = self.columns.block_of
         self._real = self.join([torch.ones_like(t).unsqueeze(0) for t in self.tensors])[0].bool()
 
     def join(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
@@ -155,9 +146,9 @@ class Layout:
 
     def dots(self, x: Tensor, y: Tensor, scratch: Tensor | None = None) -> Tensor:
         """⟨x_g, y_g⟩ of every row and block, accumulated in float64: [rows, blocks]."""
-        sums = torch.mul(x, y, out=scratch).view(len(x), -1, self.piece).sum(-1)
+        products = torch.mul(x, y, out=scratch).view(len(x), -1, self.piece)
         result = torch.zeros(len(x), self.count, dtype=torch.float64, device=x.device)
-        return result.index_add_(1, self._block_of, sums.double())
+        return result.index_add_(1, self._block_of, products.sum(-1, dtype=torch.float64))
 
     def norms(self, x: Tensor, scratch: Tensor | None = None) -> Tensor:
         """‖x_g‖ of every row and block, accumulated in float64: [rows, blocks]."""
@@ -175,7 +166,7 @@ class Layout:
 
     def spread(self, values: Sequence[float]) -> Tensor:
         """A flat vector that holds each block's number at each of its parameters."""
-        numbers = torch.tensor(values, dtype=self.dtype, device=self.device)
+        numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
         return numbers[self._block_of].repeat_interleave(self.piece).mul_(self._real)
 
     def _by_piece(self, values: Tensor) -> Tensor:

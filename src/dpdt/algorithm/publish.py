@@ -3,27 +3,32 @@
     G̃ = (1/K) Σ_k ∇h_k + z,  z ~ N(0, σ_g² I) in block g
     θ ← Prox_{η̂,r}( θ − η̂ · direction(G̃) )
 
-Guarantees: the divisor is the constant K, whatever number of auxiliaries was empty or not finite;
-the noise is drawn once for the sum, after it is complete.
+The noisy mean itself is mechanism.py's; the rest is post-processing of it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from torch import Tensor
 
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.proximal import proximal_
+from dpdt.ledger import Setting
+from dpdt.mechanism import perturbed
 from dpdt.noise import Randomness
 
 
-def aggregate_(
-    layout: Layout, total: Tensor, auxiliaries: int, noise: Sequence[float], source: Randomness
+def aggregate(
+    layout: Layout, total: Tensor, auxiliaries: int, setting: Setting, source: Randomness
 ) -> Tensor:
-    """The noisy mean contribution from the sum of the contributions, in place."""
-    z = source.gaussian(layout.size, layout.dtype, layout.device)
-    return total.div_(auxiliaries).addcmul_(z, layout.spread(noise))
+    """The noisy mean contribution, in the precision of θ, from the sum of the contributions."""
+    noisy = perturbed(
+        total,
+        divisor=auxiliaries,
+        noise=layout.spread(setting.noise),
+        spacing=layout.spread(setting.spacing or (0.0,) * layout.count),
+        source=source,
+    )
+    return noisy.to(layout.dtype)
 
 
 def descend(

@@ -7,8 +7,6 @@ replaces the usual ones.
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -21,6 +19,8 @@ def _problem(module: nn.Module) -> str | None:
         return "normalises each example with the others of its batch"
     if isinstance(module, _InstanceNorm) and module.track_running_stats:
         return "keeps running statistics of the data"
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+        return "writes to its own weights in every forward pass (max_norm)"
     hooks = [type(h).__name__ for h in module._forward_pre_hooks.values()]
     parametrized = [type(p).__name__ for n, p in module.named_modules() if n.endswith(".0")]
     if "SpectralNorm" in hooks or "_SpectralNorm" in parametrized:
@@ -36,7 +36,7 @@ def refuse_unready(model: nn.Module) -> None:
             raise InputError(
                 f"layer {name or 'model'!r} ({type(module).__name__}) {reason}, so it cannot be "
                 "trained privately; dpdt.make_private_ready(model) replaces BatchNorm by "
-                "GroupNorm(1, C)"
+                "GroupNorm(1, C) and switches off max_norm of embeddings"
             )
 
 
@@ -44,7 +44,8 @@ def make_private_ready(model: nn.Module) -> nn.Module:
     """Replace layers that cannot be trained privately; returns the model, changed in place.
 
     BatchNorm becomes GroupNorm(1, C), which normalises each example by itself, with the same affine
-    parameters; InstanceNorm stops keeping running statistics. Anything else is left to the check.
+    parameters; InstanceNorm stops keeping running statistics; embeddings stop renormalising their
+    weights. Anything else is left to the check.
     """
     if isinstance(model, _BatchNorm):
         return _group_norm(model)
@@ -53,6 +54,8 @@ def make_private_ready(model: nn.Module) -> nn.Module:
     if isinstance(model, _InstanceNorm) and model.track_running_stats:
         model.track_running_stats = False
         model.running_mean = model.running_var = model.num_batches_tracked = None
+    if isinstance(model, nn.Embedding | nn.EmbeddingBag):
+        model.max_norm = None
     return model
 
 
@@ -61,32 +64,3 @@ def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
     if norm.affine:
         new.weight, new.bias = norm.weight, norm.bias
     return new.train(norm.training)
-
-
-class Watch:
-    """Checks that no buffer of the model changes while gradients are computed.
-
-    Layers that `refuse_unready` does not know can keep statistics too. A changed buffer would be
-    private data in the released model, so the step is refused before anything is published.
-    """
-
-    def __init__(self, model: nn.Module):
-        self.model = model
-
-    def _fingerprint(self) -> dict[str, tuple[int, int]]:
-        return {name: (id(b), b._version) for name, b in self.model.named_buffers()}
-
-    def __enter__(self) -> None:
-        self.before = self._fingerprint()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        if kind is None:
-            after = self._fingerprint()
-            changed = sorted(n for n in self.before | after if self.before.get(n) != after.get(n))
-            if changed:
-                raise InputError(
-                    f"buffer {changed[0]!r} changed during a training pass: it would carry private "
-                    "data into the released model; use a layer without running statistics"
-                )

@@ -90,7 +90,8 @@ def audit(
             scored = [(s, np.zeros(len(s), dtype=int)) for s in pair]  # one threshold for all
             found.append(evaluate(name, *scored, repeats=repeats, seed=seed))
         curves |= likelihoods
-    privacy = account(target.ledger, target.config.privacy.delta)
+    asked = target.config.privacy
+    privacy = account(target.ledger, asked.delta, allow_large_delta=asked.allow_large_delta)
     bound, area = None, None
     if target.planted is not None:
         scores = target.planted.scores(target.learner, target.start, seed)

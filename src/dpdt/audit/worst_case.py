@@ -29,7 +29,8 @@ from dpdt.algorithm.layout import ENTRY
 from dpdt.algorithm.recipe import Recipe
 from dpdt.audit.bounds import Measured, measure
 from dpdt.errors import InputError
-from dpdt.ledger import Block, Header, Ledger
+from dpdt.lattice import on_lattice
+from dpdt.ledger import Block, Header, Ledger, Setting
 from dpdt.noise import Randomness
 
 # |x|, in units of what is just not clipped where nothing is remembered. A little less is as bad as
@@ -94,10 +95,17 @@ class Instance:
             weight_decay=self.weight_decay,
             gradient_bound=self.size if bounded else None,
             smoothness=0.0 if bounded else None,
+            release="last",  # which is what the attacker is shown
         )
-        ledger = Ledger(header)
-        ledger.append(self.recipe(1).at(0), epochs * self.batches)
+        ledger = Ledger(header, closed=True)
+        ledger.append(self.setting(1), epochs * self.batches)
         return ledger
+
+    def setting(self, coordinates: int) -> Setting:
+        """What every step does, each coordinate being a block of its own."""
+        block = Block(name="coordinate", kind="other", size=1)
+        number = self.auxiliaries
+        return on_lattice(self.recipe(coordinates).at(0), (block,) * coordinates, number, number)
 
 
 class Line(nn.Module):
@@ -135,6 +143,7 @@ def iterates(
     plain = torch.zeros(instance.auxiliaries, coordinates)
     special = plain.clone()
     special[0, :trials], special[0, trials:] = instance.size, -instance.size
+    setting = instance.setting(coordinates)
     found = {}
     for step in range(max(instance.epochs) * instance.batches):
         epoch, position = divmod(step, instance.batches)
@@ -145,7 +154,8 @@ def iterates(
                 epoch=epoch,
                 data=special if last else plain,
                 sizes=(1,) * instance.auxiliaries,
-            )
+            ),
+            setting,
         )
         if last and epoch + 1 in instance.epochs:
             theta = model.theta.detach()

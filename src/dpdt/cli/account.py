@@ -11,6 +11,7 @@ import click
 from dpdt.accounting import account
 from dpdt.cli import options
 from dpdt.cli.source import ledger_of, measured_of
+from dpdt.training.folder import is_run
 
 
 @click.command(epilog="Example: dpdt account cifar10 --set method.memory=shared")
@@ -18,6 +19,7 @@ from dpdt.cli.source import ledger_of, measured_of
 @options.overrides
 @options.method
 @click.option("--delta", type=float, help="δ; otherwise the configuration's.")
+@click.option("--allow-large-delta", is_flag=True, help="Accept a δ of 1/n or more.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Draw ε over epochs to this file.")
 @options.as_json
 def command(
@@ -25,13 +27,18 @@ def command(
     overrides: tuple[str, ...],
     method: str | None,
     delta: float | None,
+    allow_large_delta: bool,
     figure: Path | None,
     as_json: bool,
 ) -> None:
     """Say what a run guarantees: of a preset or file if it were run, of a run folder as it was."""
+    if allow_large_delta and not is_run(source):
+        overrides += ("privacy.allow_large_delta=true",)
     ledger, chosen = ledger_of(source, overrides, method)
     delta = chosen.privacy.delta if delta is None else delta
-    privacy = replace(account(ledger, delta), measured=measured_of(source))
+    allow = allow_large_delta or chosen.privacy.allow_large_delta
+    privacy = account(ledger, delta, allow_large_delta=allow)
+    privacy = replace(privacy, measured=measured_of(source))
     if figure is not None:
         from dpdt.report.privacy import draw_over_epochs
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from decimal import ROUND_CEILING
+from decimal import ROUND_CEILING, ROUND_FLOOR
+from typing import Any
 
 import click
 
@@ -12,8 +12,7 @@ from dpdt import config
 from dpdt.accounting import ACCOUNTANTS, by_name
 from dpdt.accounting.allocate import BOOSTS, MODES, allocate
 from dpdt.accounting.guarantee import shown
-from dpdt.cli import options
-from dpdt.cli.source import planned
+from dpdt.cli import options, paste
 
 
 @click.command(epilog="Example: dpdt allocate cifar10 --mode joint --kind conv --boost 1.5")
@@ -42,27 +41,46 @@ def command(
     """Split the privacy budget over conv, norm and linear blocks, at the same total ε.
 
     The equal baseline, then each kind boosted by a factor r, by noise alone and jointly with clip.
+    What is printed can be pasted into [method].
     """
     chosen = config.load(source, overrides)
-    ledger, delta, judge = planned(chosen), chosen.privacy.delta, by_name(accountant)
-    equal = allocate(ledger, delta, accountant=judge, mode=MODES[0])
-    present = list(equal.shares)
-    kinds = [kind] if kind else present
+    decided, recipe = paste.recipe_of(chosen, "allocate")
+    ledger, delta, judge = decided.ledger(), chosen.privacy.delta, by_name(accountant)
+    blocks = decided.header.blocks
+
+    def row(m: str, k: str | None, b: float) -> dict[str, Any]:
+        found = allocate(ledger, delta, accountant=judge, mode=m, kind=k, boost=b)
+        clip, noise = (
+            [value * scale[block.kind] for value, block in zip(values, blocks, strict=True)]
+            for values, scale in (
+                (recipe.clip, found.clip_scale),
+                (recipe.noise, found.noise_scale),
+            )
+        )
+        pasted = paste.with_values(decided, clip, noise).ledger()
+        return {
+            "kind": k,
+            "boost": b,
+            "mode": m,
+            "epsilon": judge.guarantee(pasted, delta).epsilon,
+            "shares": found.shares,
+            "clip": paste.by_kind(blocks, clip),
+            "noise": paste.by_kind(blocks, noise),
+        }
+
     boosts = [boost] if boost else [b for b in BOOSTS if b != 1.0]
     rows = []
     for m in [mode] if mode else MODES:
-        rows.append(allocate(ledger, delta, accountant=judge, mode=m))
-        for k in kinds:
-            for b in boosts:
-                rows.append(allocate(ledger, delta, accountant=judge, mode=m, kind=k, boost=b))
+        rows.append(row(m, None, 1.0))
+        kinds = [kind] if kind else list(rows[0]["shares"])
+        rows += [row(m, k, b) for k in kinds for b in boosts]
     if as_json:
-        click.echo(json.dumps({"accountant": accountant, "allocations": [asdict(r) for r in rows]}))
+        click.echo(json.dumps({"accountant": accountant, "allocations": rows}))
         return
-    click.echo(f"ε by {accountant}; shares, σ and C are of {' : '.join(present)}\n")
+    click.echo(f"ε by {accountant}; shares are of {' : '.join(rows[0]['shares'])}")
     for r in rows:
-        name = "equal" if r.kind is None else f"{r.kind} × {r.boost:g}"
-        shares = ":".join(str(r.shares[k]) for k in present)
-        noise = ", ".join(f"{r.noise[k]:.4g}" for k in present)
-        clip = ", ".join(f"{r.clip[k]:.4g}" for k in present)
-        epsilon = shown(r.epsilon, ROUND_CEILING)
-        click.echo(f"{r.mode:6} {name:14} ε {epsilon:9} {shares:9}  σ {noise:28}  C {clip}")
+        name = "equal" if r["kind"] is None else f"{r['kind']} × {r['boost']:g}"
+        shares = ":".join(str(share) for share in r["shares"].values())
+        click.echo(f"\n{r['mode']:6} {name:14} ε {shown(r['epsilon'], ROUND_CEILING):9} {shares}")
+        values = {"noise": (r["noise"], ROUND_CEILING), "clip": (r["clip"], ROUND_FLOOR)}
+        click.echo("\n".join(paste.lines(chosen, **values)))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING
 
 import click
 
 from dpdt import config
 from dpdt.accounting import ACCOUNTANTS, by_name
-from dpdt.accounting.calibrate import calibrate, scaled
+from dpdt.accounting.calibrate import calibrate
 from dpdt.accounting.guarantee import shown
-from dpdt.cli import options
-from dpdt.cli.source import planned
+from dpdt.cli import options, paste
 from dpdt.errors import InputError
-from dpdt.keys import AUTO
 
 
 @click.command(epilog="Example: dpdt calibrate cifar10 --epsilon 3 --kind conv")
@@ -38,32 +36,30 @@ def command(
 ) -> None:
     """Find the noise that meets a target ε: a common factor, or one for some kinds of block."""
     chosen = config.load(source, overrides, target=epsilon)
-    if not isinstance(chosen.method, config.Method):
-        raise InputError(
-            f"method.name: calibrate is for dpdt, found {chosen.method.name!r}; give it a target "
-            "privacy.epsilon, from which its noise follows"
-        )
     target = chosen.privacy.epsilon if epsilon is None else epsilon
     if target is None or not target > 0:
         raise InputError(f"--epsilon: must be a positive number, found {target}")
+    decided, recipe = paste.recipe_of(chosen, "calibrate")
     judge = by_name(accountant or chosen.privacy.accountant)
-    ledger = planned(chosen)
-    present = sorted({block.kind for block in ledger.header.blocks})
+    blocks, delta = decided.header.blocks, chosen.privacy.delta
+    present = sorted({block.kind for block in blocks})
     for kind in kinds:
         if kind not in present:
             raise InputError(f"--kind {kind}: this model has {', '.join(present)}")
-    factor = calibrate(ledger, target, chosen.privacy.delta, accountant=judge, kinds=kinds or None)
-    result = scaled(ledger, factor, kinds or None)
-    setting = result.runs[0].setting
-    noise = {b.kind: s for b, s in zip(result.header.blocks, setting.noise, strict=True)}
-    reached = judge.guarantee(result, chosen.privacy.delta).epsilon
+    factor = calibrate(decided.ledger(), target, delta, accountant=judge, kinds=kinds or None)
+    base = [
+        s * factor if not kinds or block.kind in kinds else s
+        for block, s in zip(blocks, recipe.noise, strict=True)
+    ]
+    reached = judge.guarantee(paste.with_values(decided, recipe.clip, base).ledger(), delta).epsilon
+    noise = paste.by_kind(blocks, base)
     if as_json:
         printed = {"epsilon": reached, "accountant": judge.name, "noise_scale": factor}
         click.echo(json.dumps({**printed, "noise": noise}))
         return
     bound = shown(reached, ROUND_CEILING)
     click.echo(f"ε ≤ {bound} by {judge.name}, with the noise times {factor:.6g}:")
-    up = Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float  # so that ε stays below
-    click.echo("noise = { " + ", ".join(f"{k} = {float(up(v))}" for k, v in noise.items()) + " }")
-    if chosen.method.lr == AUTO:
-        click.echo('lr = "auto"')
+    click.echo("\n".join(paste.lines(chosen, noise=(noise, ROUND_CEILING))))
+    given = chosen.privacy.epsilon
+    if given not in (None, target):
+        click.echo(f"# without privacy.epsilon = {given:g}, which would scale the noise again")

@@ -9,18 +9,21 @@ from dpdt.accounting import Measurement
 from dpdt.algorithm.blocks import Blocks
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.methods.plan import plan, settled
+from dpdt.methods.plan import Plan, plan, settled
 from dpdt.training.folder import AUDIT, LEDGER, RunFolder, is_run
+
+
+def plan_of(chosen: config.Config) -> Plan:
+    """What a configuration's run would do."""
+    facts = data.facts(chosen.data.name, chosen.data.limit)
+    chosen = settled(chosen, can_whiten=models.is_linear(chosen.model) and chosen.data.public > 1)
+    blocks = Blocks.group(models.parameters(chosen.model, facts), chosen.method.granularity)
+    return plan(chosen, blocks, facts.examples, models.bounds(chosen.model), chosen.data.public)
 
 
 def planned(chosen: config.Config) -> Ledger:
     """The ledger that a configuration's run would have."""
-    facts = data.facts(chosen.data.name, chosen.data.limit)
-    chosen = settled(chosen, can_whiten=models.is_linear(chosen.model) and chosen.data.public > 1)
-    blocks = Blocks.group(models.parameters(chosen.model, facts), chosen.method.granularity)
-    return plan(
-        chosen, blocks, facts.examples, models.bounds(chosen.model), chosen.data.public
-    ).ledger()
+    return plan_of(chosen).ledger()
 
 
 def measured_of(source: str) -> Measurement | None:

@@ -58,15 +58,17 @@ def command(
     if as_json:
         click.echo(json.dumps(outcome.as_json()))
     else:
-        click.echo(f"accuracy {outcome.accuracy:.4f} on held-out examples")
+        if outcome.accuracy is not None:
+            click.echo(f"accuracy {outcome.accuracy:.4f} on held-out examples")
         click.echo(
             f"{outcome.steps} steps, {outcome.epochs:g} epochs, {outcome.seconds:.1f} s"
             + ("" if outcome.finished else f" (interrupted; dpdt train --resume {path} continues)")
         )
         if outcome.nonfinite:
             click.echo(
-                f"{outcome.nonfinite} contributions were not finite and counted as 0 "
-                "(this number is private)"
+                "some contributions were not finite and counted as 0: how many is private, and "
+                f"stands in {outcome.run}/private/metrics.jsonl",
+                err=True,
             )
         click.echo(f"run folder {outcome.run}\n")
         click.echo(str(outcome.privacy))

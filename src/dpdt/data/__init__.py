@@ -265,8 +265,7 @@ def _facts(name: str) -> Facts:
         from dpdt.data import formats
 
         arrays = formats.npz(Path(name))
-        x, y = arrays["x_train"], arrays["y_train"]
-        classes = int(arrays["classes"]) if "classes" in arrays else int(y.max()) + 1
+        x, classes = arrays["x_train"], formats.npz_classes(Path(name), arrays)
         return Facts(examples=len(x), shape=_channels_first(x).shape[1:], classes=classes)
     raise InputError(
         f"data.name: must be one of {', '.join(DATA)} or the path of an .npz file, found {name!r}"
@@ -289,18 +288,41 @@ def load(name: str, limit: int | None = None) -> Examples:
             )
         parts = entry.read(folder())
     train, test = (_tensors(*p) if isinstance(p, tuple) else p for p in parts)
-    if isinstance(train, tuple):
-        found = (len(train[1]), () if isinstance(train[0], list) else tuple(train[0].shape[1:]))
-    else:
-        found = (len(train), tuple(train[0][0].shape))
-    if found != (known.examples, known.shape):
+    found, shape = _size(train)
+    if (found, shape) != (known.examples, known.shape):
         raise InputError(
-            f"data.name: {name} has {found[0]} training examples of shape {found[1]}, "
+            f"data.name: {name} has {found} training examples of shape {shape}, "
             f"expected {known.examples} of {known.shape}"
         )
+    found, shape = _size(test)
+    if found == 0 or shape != known.shape:
+        raise InputError(
+            f"data.name: {name} has {found} test examples of shape {shape}, expected at least one "
+            f"of {known.shape}, the shape of its training examples"
+        )
+    for part in (train, test):
+        _check_labels(name, part, known.classes)
     if limit is not None:
         train = _some(train, [i * known.examples // limit for i in range(wanted.examples)])
     return Examples(train=train, test=test)
+
+
+def _size(part: Part) -> tuple[int, tuple[int, ...]]:
+    """How many examples there are, and of what shape; texts have none."""
+    if not isinstance(part, tuple):
+        return len(part), tuple(part[0][0].shape) if len(part) else ()
+    return len(part[1]), () if isinstance(part[0], list) else tuple(part[0].shape[1:])
+
+
+def _check_labels(name: str, part: Part, classes: int) -> None:
+    """Labels of what is in memory; a folder's classes are its own folders."""
+    if isinstance(part, tuple):
+        lowest, highest = int(part[1].min()), int(part[1].max())
+        if lowest < 0 or highest >= classes:
+            raise InputError(
+                f"data.name: {name} has a label {lowest if lowest < 0 else highest}, but {classes} "
+                f"classes; labels must be from 0 to {classes - 1}"
+            )
 
 
 def set_aside(examples: Examples, number: int) -> tuple[Any, Examples]:

@@ -94,7 +94,7 @@ def _idx(path: Path) -> np.ndarray:
 
 
 def npz(path: Path) -> dict[str, np.ndarray]:
-    """An .npz with x_train, y_train, x_test, y_test."""
+    """An .npz with x_train, y_train, x_test, y_test: numbers, and a whole number for each row."""
     with reading(path), np.load(path, allow_pickle=False) as archive:
         missing = [n for n in ("x_train", "y_train", "x_test", "y_test") if n not in archive]
         if missing:
@@ -105,9 +105,34 @@ def npz(path: Path) -> dict[str, np.ndarray]:
         arrays = {name: archive[name] for name in archive.files}
     for part in ("train", "test"):
         x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        if len(x) != len(y) or y.ndim != 1:
-            raise InputError(f"{path}: x_{part} of shape {x.shape} does not fit y_{part} {y.shape}")
+        if x.shape[:1] != y.shape or x.ndim < 2:
+            raise InputError(
+                f"{path}: x_{part} of shape {x.shape} does not fit y_{part} {y.shape}; it needs a "
+                "row of numbers for each label"
+            )
+        if x.dtype.kind not in "fiub":
+            raise InputError(f"{path}: x_{part} must be numbers, found {x.dtype}")
+        if y.dtype.kind not in "iu":
+            raise InputError(f"{path}: y_{part} must be whole numbers from 0, found {y.dtype}")
+        if len(y) == 0:
+            raise InputError(f"{path}: x_{part} is empty; it needs at least one example")
     return arrays
+
+
+def npz_classes(path: Path, arrays: dict[str, np.ndarray]) -> int:
+    """How many classes an .npz says it has.
+
+    It has to: were the labels counted, one record could decide the shape of the released model.
+    """
+    found = arrays.get("classes")
+    if found is None:
+        raise InputError(
+            f"{path}: has no classes; store their number in the file, as in "
+            "np.savez(…, classes=10), since it must not depend on the labels"
+        )
+    if found.shape != () or found.dtype.kind not in "iu" or found < 1:
+        raise InputError(f"{path}: classes must be a whole number from 1, found {found}")
+    return int(found)
 
 
 def npz_parts(path: Path) -> tuple[Arrays, Arrays]:

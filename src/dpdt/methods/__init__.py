@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from dpdt.algorithm.batch import Batch
     from dpdt.algorithm.engine import StepResult
+    from dpdt.ledger import Setting
 
 
 class Engine(Protocol):
     steps: int
 
-    def step(self, batch: Batch) -> StepResult:
-        """Take one step on a mini-batch; changes the model."""
+    def step(self, batch: Batch, setting: Setting) -> StepResult:
+        """Take one step on a mini-batch, with the setting that was recorded; changes the model."""
+        ...
+
+    def check(self) -> None:
+        """Refuse a model in which anything that is not trained has changed."""
         ...
 
     def finish(self) -> None:
@@ -27,7 +32,7 @@ class Engine(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the run needs to continue bit for bit. As secret as the data."""
+        """Everything the run needs to continue, but for its noise. As secret as the data."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -53,4 +53,5 @@ def engine(
         seed=using.train.seed,
         diagnose=diagnose,
         cross_entropy=loss is default_loss,
+        expected=max(1, round(using.train.batch_size / recipe.auxiliaries)),
     )

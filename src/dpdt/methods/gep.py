@@ -19,20 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpdt.algorithm.auxiliary import slack
+from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch, Data
 from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import Loss, vectorised
-from dpdt.algorithm.layout import Layout, row_norms
-from dpdt.algorithm.readiness import refuse_unready
+from dpdt.algorithm.layout import Layout
 from dpdt.config import Gep, Settings
 from dpdt.errors import InputError
+from dpdt.ledger import Setting
+from dpdt.mechanism import Blocks, full_precision, perturbed
 from dpdt.methods.loader import count, take
 from dpdt.methods.plain import optimizer, restore, saved
 from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness
-
-CHUNK = 128  # examples whose gradients are held at once
 
 
 class GepEngine:
@@ -40,16 +40,17 @@ class GepEngine:
 
     Guarantees: an example adds a vector of norm at most `clip` to the embeddings' sum and one of
     norm at most `residual_clip` to the residuals'; a gradient that is not finite adds 0 to both.
+    What bounds, sums and adds noise is the core that all methods share (mechanism.py).
     """
 
     def __init__(
         self, model: nn.Module, loss: Loss, method: Gep, plan: Plan, public: Data, classes: int,
         *, noise: Randomness, seed: int,
     ):  # fmt: skip
-        refuse_unready(model)
         self.model, self.loss, self.method, self.plan = model, loss, method, plan
         self.noise, self.seed, self.steps = noise, seed, 0
         self.layout = Layout(model, "model")
+        self.executor = Executor(model, loss, self.layout, seed=seed)
         drawn = np.random.default_rng((seed, 4)).integers(classes, size=count(public))
         self.anchors = (public, torch.from_numpy(drawn))  # labels at random: none are public
         self.groups = _groups(self.layout, method.groups)
@@ -59,51 +60,61 @@ class GepEngine:
                 f"method.directions: {count(public)} public examples span at most {most}, found "
                 f"{method.directions}"
             )
-        trained = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = optimizer(method, trained)
+        self.optimizer = optimizer(method, list(self.layout.tensors))
 
-    def step(self, batch: Batch) -> StepResult:
-        setting, layout = self.plan.at(self.steps), self.layout
-        basis = self.basis()
-        embedded = torch.zeros(sum(len(b) for b in basis), dtype=layout.dtype)
-        residual = torch.zeros(layout.size, dtype=layout.dtype)
-        total, number, broken = 0.0, len(batch.sizes), 0
-        for first in range(0, number, CHUNK):
-            gradients, losses = self._gradients(batch.slice(first, min(first + CHUNK, number)))
-            bad = ~torch.isfinite(row_norms(gradients))
-            gradients[bad] = 0.0
-            broken += int(bad.sum())
-            total += float(losses.sum())
-            parts = []
-            for group, b in zip(self.groups, basis, strict=True):
-                mine = gradients[:, group]
-                parts.append(mine @ b.t())
-                mine.addmm_(parts[-1], b, alpha=-1.0)  # what the basis leaves of it
-            embedded += _clipped_sum(torch.cat(parts, 1), setting.clip[0])
-            residual += _clipped_sum(gradients, setting.clip[1])
-        noisy = []
-        for part, sigma in zip((embedded, residual), setting.noise, strict=True):
-            z = self.noise.gaussian(len(part), layout.dtype, layout.device)
-            noisy.append(part / self.plan.header.auxiliaries + sigma * z)
-        direction = self._expand(noisy[0], basis) + noisy[1]
+    def step(self, batch: Batch, setting: Setting) -> StepResult:
+        layout = self.layout
+        with full_precision():
+            basis = self.basis()
+            width = sum(len(b) for b in basis)
+
+            def contribute(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
+                return self._split(gradient, basis), Tally()
+
+            total, losses, tally = self.executor.total(
+                batch,
+                columns=Blocks([width, layout.size]),
+                clip=setting.clip,
+                contribute=contribute,
+                whole=True,
+            )
+            parts = torch.split(total, [width, layout.size])
+            noisy = [
+                perturbed(part, divisor=self.plan.header.auxiliaries, noise=sigma, spacing=s,
+                          source=self.noise).to(layout.dtype)
+                for part, sigma, s in zip(parts, setting.noise, setting.spacing, strict=True)
+            ]  # fmt: skip
+            direction = self._expand(noisy[0], basis) + noisy[1]
         for tensor, part in zip(layout.tensors, layout.split(direction), strict=True):
             tensor.grad = part.clone()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
-        return StepResult(loss=total / max(1, number), nonfinite=broken)
+        number = max(1, len(batch.sizes))
+        return StepResult(loss=float(losses.sum()) / number, nonfinite=tally.nonfinite)
 
-    def _gradients(self, data: Data) -> tuple[Tensor, Tensor]:
-        """The gradient of every example: [examples, parameters]."""
-        number = count(data)
-        out = torch.empty(number, self.layout.size, dtype=self.layout.dtype)
+    def _split(self, gradients: Tensor, basis: list[Tensor]) -> Tensor:
+        """Coordinates in the basis, and what it leaves, side by side."""
+        bad = ~torch.isfinite(gradients).all(1, keepdim=True)
+        gradients = gradients.masked_fill(bad, 0.0)
+        parts = []
+        for group, b in zip(self.groups, basis, strict=True):
+            mine = gradients[:, group]
+            parts.append(mine @ b.t())
+            mine.addmm_(parts[-1], b, alpha=-1.0)  # what the basis leaves of it
+        return torch.cat([*parts, gradients], 1).masked_fill_(bad, torch.inf)
+
+    def _gradients(self, data: Data) -> Tensor:
+        """The gradient of every public example: [examples, parameters]."""
+        out = torch.empty(count(data), self.layout.size, dtype=self.layout.dtype)
+        keys = (self.seed, self.steps, torch.arange(count(data)))
         with torch.no_grad():
-            losses = vectorised(self.model, self.loss, self.layout, data, out, 1)
-        return out, losses
+            vectorised(self.model, self.loss, self.layout, data, out, 1, keys)
+        return out
 
     def basis(self) -> list[Tensor]:
         """For each group an orthonormal basis, [directions, parameters], from public data alone."""
-        anchors, _ = self._gradients(self.anchors)
+        anchors = self._gradients(self.anchors)
         sizes = np.array([g.stop - g.start for g in self.groups], dtype=float) ** 0.5
         shares = np.maximum(1, np.floor(self.method.directions * sizes / sizes.sum())).astype(int)
         shares[-1] = max(1, self.method.directions - int(shares[:-1].sum()))
@@ -129,15 +140,15 @@ class GepEngine:
     def finish(self) -> None:
         """The model is as it is to be released."""
 
+    def check(self) -> None:
+        """Refuse a model in which anything that is not trained has changed."""
+        self.executor.check()
+
     def state_dict(self) -> dict[str, Any]:
-        return {
-            **saved(self.model, self.optimizer, self.steps),
-            "noise": self.noise.state_dict(),
-        }
+        return saved(self.model, self.optimizer, self.steps)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = restore(self.model, self.optimizer, state)
-        self.noise.load_state_dict(state["noise"])
 
 
 def _groups(layout: Layout, number: int) -> list[slice]:
@@ -150,12 +161,6 @@ def _groups(layout: Layout, number: int) -> list[slice]:
     for i in range(1, number):
         cuts.append(int(ends[np.abs(ends - total * i / number).argmin()]))
     return [slice(a, b) for a, b in pairwise([*sorted(set(cuts)), total]) if b > a]
-
-
-def _clipped_sum(x: Tensor, clip: float) -> Tensor:
-    limit = clip * (1.0 - slack(x.dtype))
-    norms = row_norms(x)  # if it overflows, a finite x is scaled to 0
-    return torch.where(norms > limit, limit / norms, 1.0).to(x.dtype) @ x
 
 
 def engine(

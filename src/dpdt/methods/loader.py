@@ -16,6 +16,9 @@ from dpdt.methods.augment import Augment
 from dpdt.partition import Sampler
 
 
+READ = 256  # examples of a Dataset that are read at once
+
+
 def count(data: Any) -> int:
     """The number of examples in tensors, a tuple or mapping of them, or a Dataset."""
     if isinstance(data, Dataset):
@@ -46,11 +49,18 @@ def take(data: Any, indices: Tensor) -> Data:
 
 
 def fingerprint(data: Any) -> str:
-    """A hash of all examples; of a Dataset, which may be read from files, of some."""
+    """A hash of all examples, of their types and shapes. A Dataset is read from end to end."""
     digest = hashlib.sha256(str(count(data)).encode())
+
+    def feed(t: Tensor) -> None:
+        digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
+        digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+
     if isinstance(data, Dataset):
-        data = take(data, torch.linspace(0, count(data) - 1, min(10, count(data))).long())
-    tree_map(lambda t: digest.update(t.contiguous().numpy().tobytes()), data)
+        for chosen in torch.split(torch.arange(count(data)), READ):
+            tree_map(feed, take(data, chosen))
+    else:
+        tree_map(feed, data)
     return digest.hexdigest()
 
 
@@ -61,8 +71,12 @@ def _ascend(indices: Tensor) -> bool:
 class Loader:
     """Yields the mini-batches of a whole run, from wherever it stands to the last epoch.
 
-    Guarantees: examples, grouping and order are the partition's; a batch carries its number, and
-    the step refuses any other.
+    Guarantees: examples, grouping and order are the partition's. The step takes the very batches
+    that were handed out, each once, in order, and no other (`refuse_foreign`).
+
+    Args:
+        alone: every auxiliary holds one example by construction; its number is then its key.
+        fixed: sizes and places are the same whoever takes part (see Batch).
     """
 
     def __init__(
@@ -74,10 +88,14 @@ class Loader:
         steps: int,
         device: torch.device,
         augment: Augment | None = None,
+        alone: bool,
+        fixed: bool,
     ):
         self.data, self.sampler, self.batches, self.steps = data, sampler, batches, steps
         self.device, self.augment = device, augment
+        self.alone, self.fixed = alone, fixed
         self.position = 0
+        self._handed: dict[int, tuple[Batch, list[tuple[Tensor, int]]]] = {}  # not yet used
 
     def __len__(self) -> int:
         return self.steps - self.position
@@ -92,16 +110,44 @@ class Loader:
                 raise InputError(f"data: examples of type {type(data).__name__} are not tensors")
             if self.augment is not None and len(indices):
                 data = self.augment(data, indices, step)
-            yield Batch(
+            batch = Batch(
                 step=step,
                 epoch=step // self.batches,
                 data=tree_map(lambda t: t.to(self.device), data),
                 sizes=sizes,
+                keys=tuple(map(int, indices)) if self.alone else None,
+                fixed=self.fixed,
             )
+            self._handed[step] = (batch, _versions(batch.data))
+            yield batch
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"position": self.position, "sampler": self.sampler.state_dict()}
+    def move(self, position: int) -> None:
+        """Go on from another place; batches that were handed out are no longer taken."""
+        self.position = position
+        self._handed.clear()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.position = state["position"]
-        self.sampler.load_state_dict(state["sampler"])
+    def refuse_foreign(self, batch: Any, step: int) -> None:
+        """Refuse any batch but the one of that step, handed out here, and one that was changed."""
+        handed, versions = self._handed.get(step, (None, []))
+        if handed is None or batch is not handed:
+            raise InputError(
+                "batch: each batch of the loader that prepare() returned must be used once, in "
+                "order; the guarantee rests on it"
+            )
+        found = _versions(batch.data)
+        same = len(found) == len(versions) and all(
+            a is b and i == j for (a, i), (b, j) in zip(found, versions, strict=True)
+        )
+        if not same:
+            raise InputError(
+                "batch: was changed after the loader handed it out; transform the data before "
+                "prepare(), each example by itself"
+            )
+        del self._handed[step]
+
+
+def _versions(data: Data) -> list[tuple[Tensor, int]]:
+    """All tensors of a batch, and how often each was changed in place."""
+    found: list[tuple[Tensor, int]] = []
+    tree_map(lambda t: found.append((t, t._version)), data)
+    return found

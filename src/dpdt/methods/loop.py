@@ -1,119 +1,38 @@
-"""Training by any method: the step with its ledger and its guarantee, and the loop around it."""
+"""Training by any method: what a run is prepared from, and the loop around its step."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from dpdt.accounting import Privacy, account
+from dpdt.accounting import Privacy
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.blocks import Blocks
-from dpdt.algorithm.engine import Engine as Decoupled
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Head, Loss
 from dpdt.algorithm.layout import parameters_of
 from dpdt.config import Method, Settings, settings
 from dpdt.errors import InputError
 from dpdt.keys import AUTO, PUBLIC
-from dpdt.ledger import LedgerWriter, Setting
-from dpdt.methods import Engine, make
+from dpdt.methods import earlier, make
 from dpdt.methods.augment import Augment
 from dpdt.methods.loader import Loader, count, fingerprint, take
 from dpdt.methods.loss import accuracy, default_loss
-from dpdt.methods.plan import Plan, plan, settled
+from dpdt.methods.plan import plan, settled
 from dpdt.methods.reach import reach, typical
+from dpdt.methods.step import Step
 from dpdt.methods.whitening import Whitened, can_whiten
 from dpdt.models.networks import bounds_of
 from dpdt.noise import Randomness
-
-
-class Step:
-    """Takes one step of a method for each batch of its loader, and keeps the ledger."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        loader: Loader,
-        plan: Plan,
-        delta: float,
-        whitened: Whitened | None = None,
-        measured: bool = False,
-    ):
-        self.engine, self.loader, self.plan, self.delta = engine, loader, plan, delta
-        self.whitened = whitened  # the model that is trained, if it is not the user's own
-        self.measured = measured  # the learning rate was, on the model as it is at the start
-        self.writer = LedgerWriter(plan.header)
-
-    def __call__(self, batch: Batch) -> StepResult:
-        """Record the step, then take it. `batch` must be the next one of the loader."""
-        if not isinstance(batch, Batch) or batch.step != self.engine.steps:
-            raise InputError(
-                "batch: each batch of the loader that prepare() returned must be used once, in "
-                "order; the guarantee rests on it"
-            )
-        if batch.step >= self.writer.ledger.steps:  # else it was recorded before an interruption
-            self.writer.step(self.plan.at(batch.step))
-        result = self.engine.step(batch)
-        self._fold()
-        return result
-
-    def privacy(self, delta: float | None = None) -> Privacy:
-        """What the steps taken so far guarantee."""
-        return account(self.writer.ledger, self.delta if delta is None else delta)
-
-    def finish(self) -> None:
-        """End the run: close the ledger, and leave in the model what is to be released."""
-        if not self.writer.ledger.closed:
-            self.engine.finish()
-            self._fold()
-            self.writer.close()
-
-    def pause(self) -> None:
-        """Stop early: as `finish`, but the run can be continued from an earlier `state_dict()`."""
-        self.engine.finish()
-        self._fold()
-        self.writer.pause()
-
-    def _fold(self) -> None:
-        if self.whitened is not None:
-            self.whitened.fold()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything the run needs to continue bit for bit. As secret as the data."""
-        taken = [[asdict(run.setting), run.steps] for run in self.writer.ledger.runs]
-        return {
-            "engine": self.engine.state_dict(),
-            "loader": self.loader.state_dict(),
-            "ledger": taken,
-            "data": self._trained_on,
-        }
-
-    @cached_property
-    def _trained_on(self) -> str:
-        return fingerprint(self.loader.data)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict()`; what its run did before enters this ledger, if it is not
-        there yet."""
-        if state["data"] != self._trained_on:  # the same noise on other data would give both away
-            raise InputError("the state belongs to a run on other training data or public inputs")
-        self.engine.load_state_dict(state["engine"])
-        settings = [Setting(**setting) for setting, steps in state["ledger"] for _ in range(steps)]
-        for setting in settings[self.writer.ledger.steps :]:
-            self.writer.step(setting)
-        if self.measured and settings and isinstance(self.engine, Decoupled):
-            self.plan = self.plan.at_rate(settings[-1].lr)
-            assert self.plan.recipe is not None
-            self.engine.recipe = self.plan.recipe
-        self.loader.load_state_dict(state["loader"])
-        self._fold()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +83,10 @@ def prepare(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
         )
     blocks = Blocks.group(parameters_of(model), chosen.method.granularity)
-    bounds = bounds_of(model) if usual else None
+    bounds = bounds_of(model) if usual and _has_class_numbers(data) else None
     decided = plan(chosen, blocks, count(data), bounds, 0 if public is None else count(public))
-    learner, inputs, whitened = model, public, None
+    seen_before = earlier.why_not(model, data)
+    given, learner, inputs, whitened = (data, public), model, public, None
     if isinstance(chosen.method, Method) and chosen.method.preconditioner == PUBLIC:
         whitened = Whitened(model, public)
         learner, inputs, data = whitened.inner, whitened.inputs, whitened.data(data)
@@ -175,31 +95,70 @@ def prepare(
         by_name = isinstance(take(data, torch.arange(1)), Mapping)
         found = reach(learner, typical(inputs, data), by_name=by_name)
         decided = decided.tuned(found, linear=Head.layer_of(learner) is not None)
-    seeds = _seeds(chosen.privacy.noise_seed)
+    noise, coins = map(Randomness, _seeds(chosen.privacy.noise_seed))
     engine = make(
         chosen.method.name,
         learner,
         loss,
         chosen,
         decided,
-        noise=Randomness(seeds[0]),
+        noise=noise,
         diagnose=diagnose,
         public=public,
     )
+    poisson = decided.header.sampling == "poisson"
     loader = Loader(
         data,
-        decided.sampler(
-            seed=chosen.train.seed, source=Randomness(seeds[1]), users=users, absent=absent
-        ),
+        decided.sampler(seed=chosen.train.seed, source=coins, users=users, absent=absent),
         batches=decided.header.batches,
         steps=decided.steps,
         device=next(model.parameters()).device,
         augment=Augment(chosen.train.seed, count(data)) if chosen.train.augment else None,
+        alone=poisson and decided.header.per_example,
+        fixed=not poisson,
     )
-    step = Step(engine, loader, decided, chosen.privacy.delta, whitened, measured)
+
+    @cache
+    def identity() -> dict[str, str]:
+        """What a state must have in common with the run that takes it."""
+        parts = [fingerprint(part) for part in given if part is not None]
+        shapes = {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
+        return {
+            "settings": _digest([asdict(chosen), asdict(decided.header)]),
+            "model": _digest(shapes),
+            "training data or public inputs": _digest(parts),
+        }
+
+    step = Step(
+        engine,
+        loader,
+        decided,
+        learner=learner,
+        delta=chosen.privacy.delta,
+        allow_large_delta=chosen.privacy.allow_large_delta,
+        noise=noise,
+        coins=coins,
+        identity=identity,
+        whitened=whitened,
+        measured=measured,
+    )
+    if seen_before is not None:
+        step.writer.void(seen_before)
+    earlier.remember(model, given[0])
     if ledger is not None:
         step.writer.open(ledger)
     return step, loader
+
+
+def _has_class_numbers(data: Any) -> bool:
+    """Whether labels are class numbers, which the bounds on gradients rest on."""
+    y = data[1] if isinstance(data, tuple) and len(data) == 2 else None
+    whole = isinstance(y, Tensor) and y.dim() == 1 and y.dtype == torch.int64
+    return whole and bool((y >= 0).all())
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _seeds(seed: int | None) -> tuple[int | None, int | None]:
@@ -222,6 +181,8 @@ def train(
     those of `prepare`. Data and test should not overlap: accuracy on training data is private.
     """
     step, loader = prepare(model, data, **options)
+    if on_epoch is not None or on_step is not None:
+        step.export("what callbacks saw on the way")
     return fit(model, step, loader, test=test, on_epoch=on_epoch, on_step=on_step)
 
 
@@ -234,10 +195,13 @@ def fit(
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     on_step: Callable[[StepResult, Batch], None] | None = None,
 ) -> Fitted:
-    """Run a prepared step over its loader."""
+    """Run a prepared step over its loader.
+
+    Where the run has said that only the last iterate leaves, accuracy is measured at the end alone.
+    """
     history: list[dict[str, Any]] = []
     losses: list[float] = []
-    nonfinite = 0
+    nonfinite, hidden = 0, step.plan.header.release == "last"
     model.train()
     try:
         for batch in loader:
@@ -245,12 +209,16 @@ def fit(
             losses.append(result.loss)
             nonfinite += result.nonfinite
             if (batch.step + 1) % loader.batches == 0:
+                last = batch.step + 1 == loader.steps
+                shown = test is not None and (last or not hidden)
+                if shown and not last:
+                    step.export("the accuracy after each epoch")
                 record: dict[str, Any] = {
                     "epoch": batch.epoch + 1,
                     "step": batch.step + 1,
                     "loss": sum(losses) / len(losses),
                     "nonfinite": nonfinite,
-                    "accuracy": None if test is None else accuracy(model, test),
+                    "accuracy": accuracy(model, test) if shown else None,
                 }
                 if result.diagnostics is not None:
                     record["diagnostics"] = vars(result.diagnostics)

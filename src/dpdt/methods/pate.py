@@ -16,7 +16,10 @@ from dpdt.accounting import pate as votes
 from dpdt.algorithm.batch import Batch, Data
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
+from dpdt.algorithm.randomness import kept, seeded
 from dpdt.config import Pate, Settings
+from dpdt.ledger import Setting
+from dpdt.mechanism import full_precision, perturbed
 from dpdt.methods.loader import count, take
 from dpdt.methods.plain import optimizer
 from dpdt.methods.plan import Plan
@@ -27,7 +30,8 @@ class PateEngine:
     """A step trains one teacher, then one query at a time is answered or not; last, the student.
 
     Guarantees: each private example is seen by one teacher, and leaves a trace only in its votes;
-    no more than `answers` queries are answered.
+    no more than `answers` queries are answered. A teacher starts from a copy of the first model,
+    and what is random in its training depends on the public seed and on its own number alone.
     """
 
     def __init__(
@@ -45,16 +49,18 @@ class PateEngine:
         self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
         self.answers: dict[int, int] = {}
 
-    def step(self, batch: Batch) -> StepResult:
+    def step(self, batch: Batch, setting: Setting) -> StepResult:
         query = self.steps - self.method.teachers
         loss = 0.0
-        if query < 0:
-            loss = self._teach(batch.data, bool(batch.sizes))
-        elif len(self.answers) < self.limit:
-            self._ask(query)
-        self.steps += 1
-        if self.steps == self.plan.steps:
-            loss = self._study()
+        with full_precision(), kept():
+            seeded(self.train.seed, 0, self.steps)
+            if query < 0:
+                loss = self._teach(batch.data, bool(batch.sizes))
+            elif len(self.answers) < self.limit:
+                self._ask(query, setting)
+            self.steps += 1
+            if self.steps == self.plan.steps:
+                loss = self._study()
         return StepResult(loss=loss, nonfinite=0)
 
     def _teach(self, shard: Data, some: bool) -> float:
@@ -66,14 +72,17 @@ class PateEngine:
         self.counts[torch.arange(len(winners)), winners] += 1.0
         return loss
 
-    def _ask(self, query: int) -> None:
+    def _ask(self, query: int, setting: Setting) -> None:
         """Confident GNMax on one public example."""
-        sigma = self.plan.at(self.steps).noise
-        draws = [self.noise.gaussian(n, torch.float64, torch.device("cpu")) for n in
-                 (1, self.counts.shape[1])]  # fmt: skip
-        enough = self.method.threshold * self.method.teachers
-        if float(self.counts[query].max() + sigma[0] * draws[0]) >= enough:
-            self.answers[query] = int((self.counts[query] + sigma[1] * draws[1]).argmax())
+        votes = self.counts[query]
+        best, counts = (
+            perturbed(total, divisor=1, noise=sigma, spacing=s, source=self.noise)
+            for total, sigma, s in zip(
+                (votes.max().reshape(1), votes), setting.noise, setting.spacing, strict=True
+            )
+        )
+        if float(best) >= self.method.threshold * self.method.teachers:
+            self.answers[query] = int(counts.argmax())
 
     def _study(self) -> float:
         """Train the student on what was answered."""
@@ -119,6 +128,9 @@ class PateEngine:
             "answered": len(self.answers),
         }
 
+    def check(self) -> None:
+        """Nothing to check: teachers are copies, and the student sees public examples alone."""
+
     def finish(self) -> None:
         """The model is as it is to be released."""
 
@@ -127,13 +139,11 @@ class PateEngine:
             "steps": self.steps,
             "counts": self.counts.clone(),
             "answers": dict(self.answers),
-            "noise": self.noise.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.answers = state["steps"], dict(state["answers"])
         self.counts.copy_(state["counts"])
-        self.noise.load_state_dict(state["noise"])
 
 
 def engine(

@@ -12,7 +12,9 @@ from torch import nn
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
+from dpdt.algorithm.randomness import kept, seeded
 from dpdt.config import Dpsgd, Gep, Pate, Plain, Settings
+from dpdt.ledger import Setting
 from dpdt.methods.plan import Plan
 
 
@@ -35,11 +37,11 @@ class PlainEngine:
         trained = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = optimizer(method, trained)
 
-    def step(self, batch: Batch) -> StepResult:
+    def step(self, batch: Batch, setting: Setting) -> StepResult:
         for group in self.optimizer.param_groups:
             group["lr"] = self.method.lr * self._factor()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(hash((self.seed, self.steps)) % 2**63)
+        with kept():
+            seeded(self.seed, self.steps, 0)
             self.optimizer.zero_grad()
             loss = self.loss(self.model, batch.data)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -51,6 +53,9 @@ class PlainEngine:
         if self.method.lr_schedule == "constant":
             return 1.0
         return 0.5 * (1.0 + math.cos(math.pi * self.steps / self.total))
+
+    def check(self) -> None:
+        """Nothing to check: nothing is guaranteed."""
 
     def finish(self) -> None:
         """The model is as it is to be released."""

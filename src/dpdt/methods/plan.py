@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpdt.accounting import by_name
+from dpdt.accounting import by_name, check_delta
 from dpdt.accounting.calibrate import calibrate
 from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import Blocks
@@ -24,6 +24,7 @@ from dpdt.algorithm.recipe import Recipe
 from dpdt.config import Dpsgd, Gep, Method, Pate, Plain, Settings, Train
 from dpdt.errors import InputError
 from dpdt.keys import AUTO, PUBLIC
+from dpdt.lattice import on_lattice
 from dpdt.ledger import Block, Header, Ledger, Run, Setting
 from dpdt.models.bounds import Bounds
 from dpdt.noise import Randomness
@@ -55,8 +56,9 @@ class Plan:
     def at(self, step: int) -> Setting:
         """What a step does."""
         if self.recipe is not None:
-            return self.recipe.at(step // self.header.batches)
-        return next(s for s, end in zip(self._kinds, self._ends, strict=True) if step < end)
+            return _on_lattice(self.recipe.at(step // self.header.batches), self.header)
+        found = next(s for s, end in zip(self._kinds, self._ends, strict=True) if step < end)
+        return _on_lattice(found, self.header)
 
     @cached_property
     def _kinds(self) -> list[Setting]:
@@ -72,13 +74,13 @@ class Plan:
 
     def ledger(self) -> Ledger:
         """The ledger that a complete run will have."""
-        ledger = Ledger(self.header)
+        ledger = Ledger(self.header, closed=True)
         if self.recipe is None:
             for setting, number in self.settings:
-                ledger.append(setting, number)
+                ledger.append(_on_lattice(setting, self.header), number)
             return ledger
         for epoch in range(self.epochs):
-            ledger.append(self.recipe.at(epoch), self.header.batches)
+            ledger.append(self.at(epoch * self.header.batches), self.header.batches)
         return ledger
 
     def tuned(self, reach: float = math.sqrt(2.0), *, linear: bool = True) -> Plan:
@@ -155,6 +157,7 @@ def plan(
             f"train.batch_size: must be at most the number of examples, {examples}, "
             f"found {train.batch_size}"
         )
+    check_delta(settings.privacy.delta, examples, allow_large=settings.privacy.allow_large_delta)
     batches = _batches(train, examples)
     match settings.method:
         case Method():
@@ -172,6 +175,13 @@ def plan(
             return _plain(settings, settings.method, blocks, examples, batches)
     decided = _calibrated(decided, settings)
     return decided.tuned() if settings.method.lr == AUTO else decided
+
+
+@cache
+def _on_lattice(setting: Setting, header: Header) -> Setting:
+    """The setting with the lattice of its noise, and what rounding costs."""
+    terms = header.examples if header.sampling == "poisson" else header.auxiliaries
+    return on_lattice(setting, header.blocks, header.auxiliaries, terms)
 
 
 def settled(settings: S, *, can_whiten: bool) -> S:
@@ -395,6 +405,8 @@ def _decoupled(
         gradient_bound=None if bounds is None else bounds.gradient,
         smoothness=None if bounds is None else bounds.smoothness,
         averaging=recipe.averaging,
+        one_penalty=recipe.shared_penalty,
+        release=settings.privacy.release,
         private=settings.privacy.noise_seed is None,
     )
     return Plan(recipe=recipe, header=header, epochs=train.epochs)

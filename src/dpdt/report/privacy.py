@@ -12,7 +12,7 @@ import numpy as np
 from dpdt.accounting import judges
 from dpdt.accounting.paper import leak, mixture
 from dpdt.errors import InputError
-from dpdt.ledger import Ledger, Run, Setting
+from dpdt.ledger import Ledger, Setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ def first_epochs(ledger: Ledger, epochs: int) -> Ledger:
     left, runs = epochs * ledger.header.batches, []
     for run in ledger.runs:
         if left > 0:
-            runs.append(Run(setting=run.setting, steps=min(run.steps, left)))
+            runs.append(replace(run, steps=min(run.steps, left)))
         left -= run.steps
     return replace(ledger, runs=runs)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,7 +84,7 @@ def compare(
             resume = _can_go_on(folder, settings)
             if is_run(str(folder)) and not resume:
                 _refuse_others(out, folder, settings)
-                shutil.rmtree(folder)  # what an interrupted run left
+                _set_aside(folder)
             target = "" if cell.epsilon is None else f" at ε = {cell.epsilon:g}"
             announce(f"{number}/{len(todo)} {cell.method}{target}, seed {cell.seed}")
             key = (settings.data, settings.model, settings.train.augment)
@@ -114,6 +113,14 @@ def _refuse_others(out: Path, folder: Path, settings: Config) -> None:
             f"--out {out}: {folder.name} is a finished run that no comparison made; choose a new "
             "folder, or move it away"
         )
+
+
+def _set_aside(folder: Path) -> None:
+    """Keep what an interrupted run left, its ledger above all: what was spent stays known."""
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.interrupted-{number}")).exists():
+        number += 1
+    folder.rename(aside)
 
 
 def _can_go_on(folder: Path, settings: Config) -> bool:

@@ -80,7 +80,10 @@ class RunFolder:
         import torch
 
         path = self.path / "private" / CHECKPOINT
-        torch.save(state, path.with_suffix(".part"))
+        with open(path.with_suffix(".part"), "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
         path.with_suffix(".part").replace(path)
 
     def load_checkpoint(self) -> dict[str, Any]:

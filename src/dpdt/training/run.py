@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import platform
 import sys
 import time
 from dataclasses import dataclass
@@ -10,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dpdt import data, models
-from dpdt.accounting import Privacy
+from dpdt.accounting import Privacy, account
 from dpdt.accounting.composition import Composition
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.state import fingerprint as fingerprint_of
 from dpdt.audit.canaries import CANARIES, Planted, marked, marked_loss
 from dpdt.config import Config, Method
 from dpdt.errors import InputError
@@ -37,7 +41,7 @@ class Outcome:
     """What a run came to; `finished` is false if it was interrupted."""
 
     run: Path
-    accuracy: float
+    accuracy: float | None  # None: nothing but the last iterate may be seen, and this is not it
     epochs: float
     steps: int
     seconds: float
@@ -85,6 +89,7 @@ def run(
     facts = data.facts(config.data.name, config.data.limit)
     public, examples = data.set_aside(examples or load(config), config.data.public)
     model = models.build(config.model, facts, config.train.seed)
+    start = fingerprint_of(model)
     learner = models.learner(model, config.model, config.train.augment)
     if config.privacy.unit == "user" and examples.users is None:
         raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
@@ -106,8 +111,8 @@ def run(
         diagnose=diagnose,
     )
     seen = (planted.data if planted else examples.train, public)
-    trained_on = [fingerprint(part) for part in seen if part is not None]
-    nonfinite, start = 0, time.perf_counter()
+    depends = depends_on(config, start, [part for part in seen if part is not None])
+    nonfinite, began = 0, time.perf_counter()
     if folder is None or state is None:
         folder = RunFolder(path)
         folder.write_config(config)
@@ -115,19 +120,24 @@ def run(
             folder.write_private(CANARIES, planted.record())
         step.writer.open(folder.ledger)
     else:
-        if state["data"] != trained_on:  # the same noise on other data would give both away
-            raise InputError(
-                f"--resume {path}: the training data or the public inputs have changed since"
-            )
+        refuse_changes(path, state["depends"], depends)
         step.writer.reopen(folder.ledger)
-        step.load_state_dict(state["step"])
+        step.resume(state["step"], state["secrets"])
         folder.forget_metrics_after(step.engine.steps)
-        nonfinite, start = state["nonfinite"], start - state["seconds"]
+        nonfinite, began = state["nonfinite"], began - state["seconds"]
 
     def checkpoint() -> None:
-        seconds = time.perf_counter() - start
-        record = {"step": step.state_dict(), "data": trained_on, "nonfinite": nonfinite}
-        folder.save_checkpoint({**record, "seconds": seconds})
+        step.check()
+        step.writer.sync()
+        folder.save_checkpoint(
+            {
+                "step": step.state_dict(),
+                "secrets": step.secrets(),
+                "depends": depends,
+                "nonfinite": nonfinite,
+                "seconds": time.perf_counter() - began,
+            }
+        )
 
     latest = time.perf_counter()
     # Privacy-loss distributions take time: ten looks a run are enough, coarse ones but the last.
@@ -140,12 +150,12 @@ def run(
         epsilon = None
         last = record["epoch"] == config.train.epochs
         if last or not poisson:
-            epsilon = step.privacy().epsilon
+            epsilon = account(step.writer.ledger, step.delta, allow_large_delta=True).epsilon
         elif record["epoch"] % pause == 0:
             bound = coarse.guarantee(step.writer.ledger, step.delta)
             epsilon = bound.epsilon if bound.valid else math.inf
         known = None if epsilon == math.inf else epsilon
-        folder.metrics({**record, "epsilon": known, "seconds": time.perf_counter() - start})
+        folder.metrics({**record, "epsilon": known, "seconds": time.perf_counter() - began})
         display.epoch(record["accuracy"], epsilon)
         nonlocal latest
         if time.perf_counter() - latest > PAUSE:
@@ -174,7 +184,9 @@ def run(
             finished = True
         except KeyboardInterrupt:
             pass  # the ledger has all that was done, which is told below
-    folder.save_model(model)
+    shown = finished or config.privacy.release != "last"
+    if shown:
+        folder.save_model(model)
     if finished:
         folder.remove_checkpoint()
     if isinstance(step.engine, PateEngine):
@@ -182,14 +194,58 @@ def run(
     ledger = step.writer.ledger
     return Outcome(
         run=path,
-        accuracy=accuracy(learner, examples.test),
+        accuracy=accuracy(learner, examples.test) if shown else None,
         epochs=ledger.epochs,
         steps=ledger.steps,
-        seconds=time.perf_counter() - start,
+        seconds=time.perf_counter() - began,
         nonfinite=nonfinite,
         privacy=step.privacy(),
         finished=finished,
     )
+
+
+def depends_on(config: Config, start: str, seen: list[Any]) -> dict[str, str]:
+    """Hashes of everything that a run's numbers depend on, down to the last bit.
+
+    A run that goes on repeats its own noise. If anything else had changed, two runs would have the
+    same noise, and their difference would show the data.
+    """
+    import numpy
+    import randomgen
+    import torch
+
+    package = Path(__file__).parents[1]
+    code = hashlib.sha256()
+    for source in sorted(package.rglob("*.py")):
+        code.update(str(source.relative_to(package)).encode() + source.read_bytes())
+    versions = [m.__version__ for m in (torch, numpy, randomgen)]
+    machine = [
+        platform.machine(),
+        torch.backends.cpu.get_cpu_capability(),
+        torch.get_num_threads(),
+    ]
+    parts = {
+        "configuration": config.as_tables(),
+        "version of dpdt": code.hexdigest(),
+        "versions of torch, numpy and randomgen": versions,
+        "processor or number of threads": machine,
+        "start of the model": start,
+        "training data or public inputs": [fingerprint(part) for part in seen],
+    }
+    return {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        for name, value in parts.items()
+    }
+
+
+def refuse_changes(path: Path, then: dict[str, str], now: dict[str, str]) -> None:
+    """Refuse to go on if anything that the run depends on is not what it was."""
+    for name, value in now.items():
+        if then.get(name) != value:
+            raise InputError(
+                f"--resume {path}: the {name} changed since the run was interrupted; going on "
+                "would repeat its noise in another run, so start a new one"
+            )
 
 
 def _say_size(config: Config, parameters: int, facts: data.Facts) -> None:

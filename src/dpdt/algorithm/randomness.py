@@ -1,0 +1,142 @@
+"""Randomness inside a model (dropout and the like): public, and the same whoever else takes part.
+
+Guarantees: what is random in an auxiliary's pass is a function of (seed, step, key), the key being
+the example's own number or the auxiliary's. It never depends on an example's place in the batch.
+Otherwise adding or removing one record would change the others' masks, and the sum would move by
+more than one contribution.
+
+Where auxiliaries are computed one by one, all global generators are set before each (`seeded`). Where
+they are computed together by `vmap`, dropout is drawn by a hash of (seed, step, key, call, entry)
+that maps over examples (`Keyed`); a model that draws anything else there is refused by vmap, and is
+computed one by one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+MIX = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # of splitmix64, as signed numbers
+GOLDEN = -0x61C8864680B583EB
+
+
+def mix(x: Tensor) -> Tensor:
+    """A bijection of 64-bit numbers that looks random (splitmix64)."""
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * MIX[0]
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * MIX[1]
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
+
+def seed_of(seed: int, step: int, key: int) -> int:
+    """One number from three, for the global generators."""
+    state = torch.tensor(seed % 2**62)
+    for part in (step, key):
+        state = mix(state + GOLDEN) ^ part
+    return int(mix(state + GOLDEN)) % 2**32
+
+
+class Globals:
+    """The states of all generators that a model may draw from without saying so."""
+
+    def __init__(self) -> None:
+        self.torch = torch.get_rng_state()
+        self.python = random.getstate()
+        self.numpy: Any = np.random.get_state()
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.torch)
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Globals)
+            and torch.equal(self.torch, other.torch)
+            and self.python == other.python
+            and all(np.array_equal(a, b) for a, b in zip(self.numpy, other.numpy, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@contextmanager
+def kept() -> Iterator[Globals]:
+    """Leave the global generators as they were, whatever happens inside."""
+    before = Globals()
+    try:
+        yield before
+    finally:
+        before.restore()
+
+
+def seeded(seed: int, step: int, key: int) -> None:
+    """Set all global generators, for one auxiliary."""
+    number = seed_of(seed, step, key)
+    torch.random.default_generator.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number)
+
+
+class Keyed(TorchFunctionMode):
+    """Inside, dropout is a function of (seed, step, key): `key` may be mapped over by vmap."""
+
+    def __init__(self, seed: int, step: int, key: Tensor):
+        super().__init__()
+        state = torch.tensor(seed % 2**62, device=key.device)
+        self.state = mix(mix(state + GOLDEN) ^ step) ^ key
+        self.calls = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in DROPOUTS:
+            return self._drop(*args, spatial=DROPOUTS[func], **kwargs)
+        return func(*args, **kwargs)
+
+    def _drop(
+        self,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        *,
+        spatial: int | None,
+    ) -> Tensor:
+        if not training or p == 0.0:
+            return input
+        # whole channels: [examples, channels, 1 …], of an example without its first dimension too
+        shape = list(input.shape)
+        if spatial is not None:
+            shape = shape[: len(shape) - spatial] + [1] * spatial
+        keep = self._uniform(shape, input.device) >= p
+        factor = torch.where(keep, 1.0 / (1.0 - p) if p < 1.0 else 0.0, 0.0).to(input.dtype)
+        return input.mul_(factor) if inplace else input * factor
+
+    def _uniform(self, shape: list[int], device: torch.device) -> Tensor:
+        """Numbers in [0, 1), one for each entry."""
+        self.calls += 1
+        size = 1
+        for side in shape:
+            size *= side
+        entries = torch.arange(size, device=device) * GOLDEN  # wraps around, as it should
+        bits = mix(mix(mix(self.state) + self.calls) + entries)
+        return (((bits >> 11) & (2**53 - 1)).double() * 2.0**-53).reshape(shape)
+
+
+# What is replaced, and how many dimensions behind the channels share a draw.
+DROPOUTS: dict[Any, int | None] = {
+    F.dropout: None,
+    torch.dropout: None,
+    F.dropout1d: 1,
+    F.dropout2d: 2,
+    F.dropout3d: 3,
+}

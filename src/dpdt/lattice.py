@@ -1,0 +1,41 @@
+"""The lattice that noisy means lie on, and what rounding costs.
+
+Floating-point noise leaks through the low bits of a sum (Mironov 2012; Jin et al. 2022). So the
+mean of the contributions, S, and the noise z are both rounded to multiples of a public spacing s.
+Since ⌊S⌉ lies on the lattice, ⌊S⌉ + ⌊z⌉ = ⌊⌊S⌉ + z⌉ is post-processing of the ideal Gaussian
+mechanism on ⌊S⌉. What remains is that ⌊S⌉ may move further than S. With d entries, K the divisor,
+n the largest number of contributions of norm C that a sum can have, both data sets together:
+
+    rounding to the lattice   at most s/2 an entry on either side:  s·√d
+    summing in float64        n·2⁻⁵³ of n·C on either side:         2⁻⁵¹·n²·C/K, with room to spare
+
+`rounding` is the sum of both. Accountants add it to the sensitivity of the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dpdt.ledger import Block, Setting
+
+FINE = 2.0**-26  # the lattice's share of the sensitivity
+
+
+def spacing(clip: float, size: int, divisor: int) -> float:
+    """s, a power of two: FINE·C/(K·√d) rounded down."""
+    return 2.0 ** math.floor(math.log2(FINE * clip / (divisor * math.sqrt(size))))
+
+
+def on_lattice(setting: Setting, blocks: Sequence[Block], divisor: int, terms: int) -> Setting:
+    """The setting with its lattice; `terms` is the largest number of contributions in a sum."""
+    spaced = tuple(
+        spacing(clip, block.size, divisor) if clip else 0.0
+        for clip, block in zip(setting.clip, blocks, strict=True)
+    )
+    added = tuple(
+        s * math.sqrt(block.size) + 2.0**-51 * terms * terms * clip / divisor
+        for s, clip, block in zip(spaced, setting.clip, blocks, strict=True)
+    )
+    return replace(setting, spacing=spaced, rounding=added)

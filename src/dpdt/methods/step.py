@@ -1,0 +1,227 @@
+"""The step of any method with its ledger and its guarantee.
+
+Guarantees: a step is recorded before it is taken, with the very setting it is taken with. Only the
+loader's own batches are taken, each once, unchanged. Noise and coins are never drawn twice: loading a
+state continues with fresh draws and records the steps that are taken again; `resume`, which repeats
+draws bit for bit, is for the folder of a run, which has checked that everything is the same. What
+was found to break a guarantee voids the ledger.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor, nn
+
+from dpdt.accounting import Privacy, account
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.engine import Engine as Decoupled
+from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.executor import same_bits
+from dpdt.algorithm.state import Tainted
+from dpdt.errors import InputError
+from dpdt.ledger import LedgerWriter, Run, Setting
+from dpdt.methods import Engine
+from dpdt.methods.loader import Loader
+from dpdt.methods.plan import Plan
+from dpdt.methods.whitening import Whitened
+from dpdt.noise import Randomness
+
+
+class Step:
+    """Takes one step of a method for each batch of its loader, and keeps the ledger."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        loader: Loader,
+        plan: Plan,
+        *,
+        learner: nn.Module,
+        delta: float,
+        allow_large_delta: bool = False,
+        noise: Randomness,
+        coins: Randomness,
+        identity: Callable[[], dict[str, str]],
+        whitened: Whitened | None = None,
+        measured: bool = False,
+    ):
+        self.engine, self.loader, self.plan, self.delta = engine, loader, plan, delta
+        self.allow_large_delta = allow_large_delta
+        self.noise, self.coins = noise, coins
+        self.whitened = whitened  # the model that is trained, if it is not the user's own
+        self.measured = measured  # the learning rate was, on the model as it is at the start
+        self.writer = LedgerWriter(plan.header)
+        self.run = secrets.token_hex(16)  # which run this is; says nothing about it
+        self._identity = identity
+        self._trained = [p for p in learner.parameters() if p.requires_grad]
+        self._left = self._weights()
+        self._recorded = 0  # steps before this number stand in the ledger already
+        self._shown = False  # what was guaranteed so far has been asked for
+
+    def __call__(self, batch: Batch) -> StepResult:
+        """Record the step, then take it. `batch` must be the next one of the loader."""
+        self.loader.refuse_foreign(batch, self.engine.steps)
+        with self._voiding():
+            if not all(map(same_bits, self._weights(), self._left)):
+                raise Tainted(
+                    "the weights were changed between steps, past the norm bound and the noise; "
+                    "only the step may change what is trained"
+                )
+            setting = self.plan.at(batch.step)
+            if self._shown:
+                self.writer.export("what was guaranteed on the way")
+                self._shown = False
+            if batch.step >= self._recorded:
+                self.writer.step(setting, batch.step)
+            result = self.engine.step(batch, setting)
+            self._settle()
+        return result
+
+    def _weights(self) -> list[Tensor]:
+        return [p.detach().clone() for p in self._trained]
+
+    def _settle(self) -> None:
+        """Bring the user's model up to date, and remember what the step has left."""
+        if self.whitened is not None:
+            self.whitened.fold()
+        self._left = self._weights()
+
+    @contextmanager
+    def _voiding(self) -> Iterator[None]:
+        try:
+            yield
+        except Tainted as error:
+            self.writer.void(str(error))
+            raise
+
+    def privacy(self, delta: float | None = None) -> Privacy:
+        """What the steps taken so far guarantee. If more follow, an iterate was shown."""
+        self._shown = not self.writer.ledger.closed
+        return account(
+            self.writer.ledger,
+            self.delta if delta is None else delta,
+            allow_large_delta=self.allow_large_delta,
+        )
+
+    def export(self, what: str) -> None:
+        """Record that something besides the last iterate is shown."""
+        self.writer.export(what)
+
+    def check(self) -> None:
+        """Refuse, and void, a run in which anything that is not trained has changed."""
+        with self._voiding():
+            self.engine.check()
+
+    def finish(self) -> None:
+        """End the run: close the ledger, and leave in the model what is to be released."""
+        if not self.writer.ledger.closed:
+            self.check()
+            self.engine.finish()
+            self._settle()
+            self.writer.close()
+
+    def pause(self) -> None:
+        """Stop early. The run can be continued from an earlier `state_dict()`.
+
+        The model is left as it is, which shows it, unless the run has said that only the last
+        iterate leaves.
+        """
+        self.check()
+        if self.plan.header.release != "last":
+            self.engine.finish()
+            self._settle()
+            self.writer.export(f"the model when the run was paused after {self.engine.steps} steps")
+        self.writer.pause()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands, without its noise. As secret as the data."""
+        ledger = self.writer.ledger
+        return {
+            "run": self.run,
+            "identity": self._identity(),
+            "engine": self.engine.state_dict(),
+            "ledger": [[asdict(run.setting), run.steps, run.start] for run in ledger.runs],
+            "exports": list(ledger.exports),
+            "voids": list(ledger.voids),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict()`, with fresh noise.
+
+        What its run did before enters this ledger, if it is not there yet. Steps that this run has
+        taken since are taken again, and counted again.
+        """
+        self._refuse_another(state)
+        ledger, runs = self.writer.ledger, _runs(state)
+        if not ledger.runs:
+            self.run = state["run"]
+            self.writer.adopt(runs)
+        elif state["run"] != self.run or not _begins_with(ledger.runs, runs):
+            raise InputError("the state belongs to another run than the one that was begun here")
+        for what in state["exports"]:
+            self.writer.export(what)
+        for why in state["voids"]:
+            self.writer.void(why)
+        self._load(state)
+
+    def secrets(self) -> dict[str, Any]:
+        """The noise and coins from here on, for a run's folder. As secret as the data."""
+        return {"noise": self.noise.secrets(), "coins": self.coins.secrets()}
+
+    def resume(self, state: dict[str, Any], kept: dict[str, Any]) -> None:
+        """Go on bit for bit, the ledger's file being open again; draws are made again.
+
+        Only for the very same run on the very same data, which the caller has checked. Steps that
+        stand in the ledger are not recorded again: they come out as they did.
+        """
+        self._refuse_another(state)
+        ledger, runs = self.writer.ledger, _runs(state)
+        if not _begins_with(ledger.runs, runs) or ledger.repeats:
+            raise InputError("the ledger does not begin with the steps of the checkpoint")
+        self.run, self._recorded = state["run"], ledger.position
+        self._load(state)
+        planned = [self.plan.at(number) for number in range(self._recorded)]
+        if planned != _settings(ledger.runs):
+            raise InputError("the ledger has other settings than the run would have now")
+        self.noise.resume(kept["noise"])
+        self.coins.resume(kept["coins"])
+
+    def _refuse_another(self, state: dict[str, Any]) -> None:
+        mine, theirs = self._identity(), state["identity"]
+        for name in mine:
+            if mine[name] != theirs.get(name):
+                raise InputError(f"the state belongs to a run with other {name}")
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.engine.load_state_dict(state["engine"])
+        runs = _runs(state)
+        if self.measured and runs and isinstance(self.engine, Decoupled):
+            self.plan = self.plan.at_rate(runs[-1].setting.lr)
+            assert self.plan.recipe is not None
+            self.engine.recipe = self.plan.recipe
+        self.loader.move(self.engine.steps)
+        self._settle()
+
+
+def _runs(state: dict[str, Any]) -> list[Run]:
+    def setting(values: dict[str, Any]) -> Setting:
+        return Setting(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+    return [Run(setting=setting(s), steps=n, start=start) for s, n, start in state["ledger"]]
+
+
+def _settings(runs: Iterable[Run]) -> list[Setting]:
+    return [run.setting for run in runs for _ in range(run.steps)]
+
+
+def _begins_with(runs: list[Run], first: list[Run]) -> bool:
+    def steps(some: list[Run]) -> list[tuple[int, Setting]]:
+        return [(run.start + i, run.setting) for run in some for i in range(run.steps)]
+
+    mine, theirs = steps(runs), steps(first)
+    return mine[: len(theirs)] == theirs
