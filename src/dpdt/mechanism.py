@@ -4,12 +4,12 @@
     S = (1/K) Σ c                                                     in float64
     release ⌊S⌉ + ⌊z⌉,  z ~ N(0, σ² I)                                on a lattice (lattice.py)
 
-Whatever a method does with the release (a step on θ, a torch optimizer, a basis) is post-processing.
+What a method does with the release (a step on θ, a torch optimizer, a basis) is post-processing.
 
-Guarantees, for any input of any dtype: each contribution that enters the sum is finite, and its norm
-in every block is at most C; the divisor is the constant K; the noise is drawn once for the finished
-sum, from `noise.Randomness`. Replacing one contribution moves the released mean, before noise, by at
-most 2C/K + rounding, adding or removing one by at most C/K + rounding, in every block.
+Guarantees, for any input of any dtype: each contribution that enters the sum is finite, and its
+norm in every block is at most C; the divisor is the constant K; the noise is drawn once for the
+finished sum, from `noise.Randomness`. Replacing one contribution moves the released mean, before
+noise, by at most 2C/K + rounding in every block, adding or removing one by at most C/K + rounding.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def full_precision() -> Iterator[None]:
 
 
 class Blocks:
-    """Columns that are clipped together: block by block, each in whole pieces of `piece` columns."""
+    """Columns that are clipped together: block by block, each in pieces of `piece` columns."""
 
     def __init__(self, pieces: Sequence[int], piece: int = 1, device: str | torch.device = "cpu"):
         self.piece, self.count, self.device = piece, len(pieces), device
@@ -54,7 +54,8 @@ class Blocks:
     def squares(self, x: Tensor) -> Tensor:
         """‖x_g‖² of every row and block of a float64 x: [rows, blocks]."""
         if self.count == 1:
-            return torch.linalg.vector_norm(x, dim=1).square_().unsqueeze(1)
+            norms: Tensor = torch.linalg.vector_norm(x, dim=1)
+            return norms.square_().unsqueeze(1)
         sums = torch.linalg.vector_norm(x.view(len(x), -1, self.piece), dim=-1).square_()
         result = torch.zeros(len(x), self.count, dtype=torch.float64, device=self.device)
         return result.index_add_(1, self.block_of, sums)
@@ -75,10 +76,9 @@ class BoundedSum:
             if not LEAST <= c <= MOST:
                 raise InputError(f"method.clip: must be from {LEAST:g} to {MOST:g}, found {c:g}")
         self.blocks = blocks
-        where = {"dtype": torch.float64, "device": blocks.device}
-        slack = SLACK * (torch.tensor(blocks.sizes, **where) + 16.0)
-        self.limit = torch.tensor(clip, **where) * (1.0 - slack)
-        self.total = torch.zeros(blocks.size, **where)
+        self.total = torch.zeros(blocks.size, dtype=torch.float64, device=blocks.device)
+        slack = SLACK * (self.total.new_tensor(blocks.sizes) + 16.0)
+        self.limit = self.total.new_tensor(clip) * (1.0 - slack)
 
     def add(self, rows: Tensor) -> Tensor:
         """Add contributions, [rows, size]; returns their norms before, infinite if not finite."""

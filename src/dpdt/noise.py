@@ -6,9 +6,9 @@ what a stream has.
 
 Guarantees: unless a seed is given, the key comes from the operating system's entropy and from
 nothing else: not the training seed, not the clock. A stream only goes forward, so that no draw is
-made twice; it cannot be copied, pickled or used in a forked process. Only `resume` sets it back, for
-the run that it belongs to (see training). A stream with a given seed is for tests; a run that uses
-one says so in its ledger and guarantees nothing.
+made twice; it cannot be copied, pickled or used in a forked process. Only `resume` sets it back,
+for the run that it belongs to (see training). A stream with a given seed is for tests; a run that
+uses one says so in its ledger and guarantees nothing.
 """
 
 from __future__ import annotations

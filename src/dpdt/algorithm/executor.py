@@ -13,9 +13,9 @@ stands:
 
 How a model is computed is decided on made-up inputs of the data's shape, never on the data.
 
-Guarantees: a contribution is a function of θ, of its auxiliary's own examples and of public numbers,
-to the bit; nothing that is not trained changes (state.py); what is random inside the model depends on
-the auxiliary's key alone (randomness.py). The caller's autocast is switched off.
+Guarantees: a contribution is a function of θ, of its auxiliary's own examples and of public
+numbers, to the bit; nothing that is not trained changes (state.py); what is random inside the model
+depends on the auxiliary's key alone (randomness.py). The caller's autocast is switched off.
 """
 
 from __future__ import annotations
@@ -359,9 +359,9 @@ class _Pass:
             tally.add(seen)
         if lanes and (Globals() != before or owner.state.changed()):
             raise Tainted(
-                "the model draws random numbers, or is called past the one that the loss was given, "
-                "in some steps but not in the first; auxiliaries that run at the same time would "
-                "disturb each other"
+                "the model draws random numbers in some steps but not in the first, or the loss "
+                "calls another model than the one it is given; auxiliaries that run at the same "
+                "time would disturb each other"
             )
         return tally
 

@@ -2,8 +2,8 @@
 
 `looped` computes one micro-batch, which every model and loss allows. `vectorised` computes many of
 equal size at once (torch.func). `Head` knows that a linear layer's gradient on one example is an
-outer product, and never writes it out. Nothing is computed from a mini-batch as a whole, so no layer
-or loss can mix auxiliaries. Who calls them, and in which arrangement, is executor.py.
+outer product, and never writes it out. Nothing is computed from a mini-batch as a whole, so no
+layer or loss can mix auxiliaries. Who calls them, and in which arrangement, is executor.py.
 """
 
 from __future__ import annotations

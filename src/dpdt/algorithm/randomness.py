@@ -5,10 +5,10 @@ the example's own number or the auxiliary's. It never depends on an example's pl
 Otherwise adding or removing one record would change the others' masks, and the sum would move by
 more than one contribution.
 
-Where auxiliaries are computed one by one, all global generators are set before each (`seeded`). Where
-they are computed together by `vmap`, dropout is drawn by a hash of (seed, step, key, call, entry)
-that maps over examples (`Keyed`); a model that draws anything else there is refused by vmap, and is
-computed one by one.
+Where auxiliaries are computed one by one, all global generators are set before each (`seeded`).
+Where they are computed together by `vmap`, dropout is drawn by a hash of (seed, step, key, call,
+entry) that maps over examples (`Keyed`); a model that draws anything else there is refused by vmap,
+and is computed one by one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def kept() -> Iterator[Globals]:
 def seeded(seed: int, step: int, key: int) -> None:
     """Set all global generators, for one auxiliary."""
     number = seed_of(seed, step, key)
-    torch.random.default_generator.manual_seed(number)
+    torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number)
 

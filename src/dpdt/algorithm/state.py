@@ -4,10 +4,11 @@ A forward pass can leave private data on the module: in a buffer, a frozen param
 It would reach other auxiliaries, or the released model, past the norm bound and the noise.
 
 Guarantees: every auxiliary's pass starts from the attributes that the module had at the start
-(`restore`); trained tensors that a pass has written to are noticed before anything is published, and
-so is a buffer that was assigned or changed in place (`passed`). Writes that torch does not count
-(`.data`, numpy) and changes inside lists and dicts are found by content (`check`), after the first
-step, at checkpoints and at the end. Whoever finds a change raises `Tainted`, which voids the ledger.
+(`restore`). A buffer or frozen parameter that a pass has assigned or changed in place is noticed
+before anything is published (`passed`), and so is a trained one (executor.py). Writes that torch
+does not count (`.data`, numpy) and changes inside lists and dicts are found by content (`check`):
+after the first step, at checkpoints and at the end. Whoever finds a change raises `Tainted`, which
+voids the ledger.
 """
 
 from __future__ import annotations

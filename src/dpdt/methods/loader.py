@@ -15,7 +15,6 @@ from dpdt.errors import InputError
 from dpdt.methods.augment import Augment
 from dpdt.partition import Sampler
 
-
 READ = 256  # examples of a Dataset that are read at once
 
 
@@ -54,7 +53,7 @@ def fingerprint(data: Any) -> str:
 
     def feed(t: Tensor) -> None:
         digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
-        digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
     if isinstance(data, Dataset):
         for chosen in torch.split(torch.arange(count(data)), READ):

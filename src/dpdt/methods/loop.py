@@ -153,8 +153,9 @@ def prepare(
 def _has_class_numbers(data: Any) -> bool:
     """Whether labels are class numbers, which the bounds on gradients rest on."""
     y = data[1] if isinstance(data, tuple) and len(data) == 2 else None
-    whole = isinstance(y, Tensor) and y.dim() == 1 and y.dtype == torch.int64
-    return whole and bool((y >= 0).all())
+    if not isinstance(y, Tensor) or y.dim() != 1 or y.dtype != torch.int64:
+        return False
+    return bool((y >= 0).all())
 
 
 def _digest(value: Any) -> str:

@@ -1,10 +1,10 @@
 """The step of any method with its ledger and its guarantee.
 
 Guarantees: a step is recorded before it is taken, with the very setting it is taken with. Only the
-loader's own batches are taken, each once, unchanged. Noise and coins are never drawn twice: loading a
-state continues with fresh draws and records the steps that are taken again; `resume`, which repeats
-draws bit for bit, is for the folder of a run, which has checked that everything is the same. What
-was found to break a guarantee voids the ledger.
+loader's own batches are taken, each once, unchanged. Noise and coins are never drawn twice: loading
+a state continues with fresh draws and records the steps that are taken again; `resume`, which
+repeats draws bit for bit, is for the folder of a run, which has checked that everything is the
+same. What was found to break a guarantee voids the ledger.
 """
 
 from __future__ import annotations
@@ -210,7 +210,10 @@ class Step:
 
 def _runs(state: dict[str, Any]) -> list[Run]:
     def setting(values: dict[str, Any]) -> Setting:
-        return Setting(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        given: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return Setting(**given)
 
     return [Run(setting=setting(s), steps=n, start=start) for s, n, start in state["ledger"]]
 

@@ -40,8 +40,8 @@ def cnn(channels: int, sides: tuple[int, ...], classes: int) -> nn.Sequential:
 class BoundedLinear(nn.Linear):
     """A linear classifier that scales each input down to norm at most `radius`.
 
-    Guarantees: with cross-entropy, gradients and curvature obey `linear_bounds(radius)`, whatever
-    the input.
+    Guarantees: with cross-entropy and class numbers for labels, gradients and curvature obey
+    `linear_bounds(radius)`, whatever the input. One that is not finite counts as 0.
     """
 
     def __init__(self, inputs: int, classes: int, radius: float):
@@ -49,10 +49,12 @@ class BoundedLinear(nn.Linear):
         self.radius = radius
 
     def forward(self, x: Tensor) -> Tensor:
-        norms = x.norm(dim=1, keepdim=True)
+        finite = torch.isfinite(x).all(dim=1, keepdim=True)
+        x = torch.where(finite, x, 0.0)
+        norms = x.double().norm(dim=1, keepdim=True)
         # a little below the radius, so that rounding cannot exceed it
-        scale = (self.radius * (1.0 - 1e-6) / norms.clamp_min(1e-30)).clamp_max(1.0)
-        return super().forward(x * scale)
+        scale = (self.radius * (1.0 - 1e-6) / norms.clamp_min(1e-300)).clamp_max(1.0)
+        return super().forward((x.double() * scale).to(x.dtype))
 
 
 def bounded_linear(inputs: int, classes: int, radius: float) -> nn.Sequential:
