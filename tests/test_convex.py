@@ -66,6 +66,7 @@ OPTIONS = {
     "global_lr": 1.0,
     "noise": 1.0,
     "weight_decay": 0.1,
+    "release": "last",
 }
 
 
@@ -81,6 +82,16 @@ def test_a_run_with_the_convex_bound_as_its_headline():
     assert result.privacy.proven.observer == "last iterate"
     composition = next(g for g in result.privacy.guarantees if g.accountant == "composition")
     assert result.privacy.epsilon < composition.epsilon
+
+
+def test_the_convex_bound_is_not_the_headline_where_all_iterates_may_be_seen():
+    reach = 2 * 0.1 * linear_bounds(1.0).gradient
+    options = {**OPTIONS, "clip": 1.01 * reach, "release": "all"}
+    result = dpdt.train(bounded_linear(4, 2, 1.0), data(), **options)
+    assert result.privacy.proven.accountant == "composition"
+    convex = next(g for g in result.privacy.guarantees if g.accountant == "hidden-state-convex")
+    assert not convex.valid
+    assert any("release" in c.why for c in convex.conditions if not c.holds)
 
 
 @pytest.mark.parametrize(

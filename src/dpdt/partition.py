@@ -91,7 +91,8 @@ class PoissonSampler:
         chosen = np.flatnonzero(_present(coins, self.absent))
         if self.per_example:
             return chosen, (1,) * len(chosen)
-        home = self.source.choices(len(chosen), self.auxiliaries)
+        # one draw for each example, there or not: the others' are then the same without it
+        home = self.source.choices(self.examples, self.auxiliaries)[chosen]
         order = np.argsort(home, kind="stable")
         sizes = np.bincount(home, minlength=self.auxiliaries)
         return chosen[order], tuple(int(s) for s in sizes)

@@ -1,6 +1,7 @@
 """The norm bound is enforced: privacy rests on it."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import nn
 
-from dpdt.algorithm.auxiliary import Tally, bound_
+from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.layout import Layout
+from dpdt.errors import InputError
+from dpdt.mechanism import Blocks, BoundedSum
 
 from .problems import batch_of, engine_for, flat
 
@@ -27,24 +30,76 @@ def buffer(layout, values):
     return layout.join(x.split([b.size for b in layout.blocks.blocks], dim=1))
 
 
-def exact_norms(layout, x):
-    rows = [[part.double().norm() for part in layout.split(row)] for row in x]
-    return torch.tensor(rows)
+def inside(layout, total, clip):
+    """Whether a flat vector is finite and no longer than C in every block, without rounding."""
+    if not torch.isfinite(total).all():
+        return False
+    squares = [sum(Fraction(x) ** 2 for x in part.tolist()) for part in layout.split(total)]
+    return max(squares) <= Fraction(clip) ** 2
 
 
-# Everything a float32 can be: infinities, NaN, subnormals, the largest numbers.
+def bounded(layout, rows, clip):
+    """What each row, as a contribution of its own, adds to a sum."""
+    result = []
+    for row in rows:
+        total = BoundedSum(layout.columns, (clip,) * layout.count)
+        total.add(row.unsqueeze(0))
+        assert total.total.dtype == torch.float64
+        result.append(total.total)
+    return result
+
+
+# Everything a float can be: infinities, NaN, subnormals, the largest numbers.
 wild = arrays(np.float32, (3, 12), elements=st.floats(width=32))
+wilder = arrays(np.float64, (3, 12), elements=st.floats())
+# Numbers around any clip below, where the bound is at work.
+near = st.tuples(
+    arrays(np.float64, (3, 12), elements=st.floats(-10, 10)), st.integers(-32, 32)
+).map(lambda pair: pair[0] * 10.0 ** pair[1])
+clips = st.floats(-30, 30).map(lambda exponent: 10.0**exponent)
+
+
+@settings(max_examples=600)
+@given(st.one_of(wild, wilder, near), clips)
+def test_any_input_ends_inside_the_ball(values, clip):
+    dtype = torch.float32 if values.dtype == np.float32 else torch.float64
+    layout = layout_of(5, 5, 2, dtype=dtype)
+    x = buffer(layout, values)
+    before = x.clone()
+    for total in bounded(layout, x, clip):
+        assert inside(layout, total, clip)
+    assert torch.equal(x.view(torch.uint8), before.view(torch.uint8))  # the caller's stays
 
 
 @settings(max_examples=300)
-@given(wild, st.floats(1e-6, 1e6))
-def test_any_input_ends_inside_the_ball(values, clip):
-    layout = layout_of(5, 5, 2)
+@given(
+    arrays(np.float64, (1, 4), elements=st.floats(-1e9, 1e9)),
+    arrays(np.float64, (1, 5), elements=st.floats(width=32)),
+    clips,
+)
+def test_any_outer_product_ends_inside_the_ball(left, right, clip):
+    layout = layout_of(20, dtype=torch.float64)
+    total = BoundedSum(Blocks([20]), (clip,))
+    total.add_products(torch.from_numpy(left), torch.from_numpy(right))
+    assert inside(layout, total.total, clip)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.0 + 1e-9, 3.0, 1e6])
+@pytest.mark.parametrize("clip", [1e-30, 1e-6, 1.0, 1e6, 1e30])
+def test_what_is_short_enough_is_left_and_the_rest_is_cut_to_the_clip(factor, clip):
+    """So that being inside the ball is not had by sending 0."""
+    layout = layout_of(5, 5, 2, dtype=torch.float64)
+    values = np.random.default_rng(0).standard_normal((1, 12))
     x = buffer(layout, values)
-    limits = torch.full((3,), clip, dtype=torch.float64)
-    bound_(layout, x, limits)
-    assert torch.isfinite(x).all()
-    assert (exact_norms(layout, x) <= limits).all()
+    layout.scale_(x, factor * clip / layout.norms(x))
+    (total,) = bounded(layout, x, clip)
+    torch.testing.assert_close(total, x[0] * min(1.0, 1.0 / factor), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, 1e-200, 1e200, math.inf, math.nan])
+def test_a_clip_that_float64_cannot_square_is_refused(clip):
+    with pytest.raises(InputError, match=r"method.clip: must be from 1e-100 to 1e\+100"):
+        BoundedSum(layout_of(5).columns, (clip,))
 
 
 @settings(max_examples=200)
@@ -79,8 +134,8 @@ def test_contributions_of_any_gradient_are_bounded(values, multiplier, memory, n
     scratch = torch.full_like(gradient, math.nan)
     tally = kept.contribute_(slice(0, 3), gradient, scratch, step)
     assert isinstance(tally, Tally)
-    assert torch.isfinite(gradient).all()
-    assert (exact_norms(layout, gradient) <= limits).all()
+    for total in bounded(layout, gradient, clip):
+        assert inside(layout, total, clip)
     for state in kept.state().values():
         assert torch.isfinite(state).all()  # one bad step must not poison the run
 
@@ -90,24 +145,48 @@ def test_norm_of_millions_of_float32_entries():
     layout = layout_of(11_000_000)
     generator = torch.Generator().manual_seed(0)
     x = layout.join([torch.randn(1, 11_000_000, generator=generator)])
-    bound_(layout, x, torch.tensor([1.0], dtype=torch.float64))
-    assert 1 - 1e-4 < float(x.double().norm()) <= 1.0
+    (total,) = bounded(layout, x, 1.0)
+    assert 1 - 1e-4 < float(total.norm()) <= 1.0
 
 
-def test_scaled_sum_of_a_gradient_that_overflows():
-    """1e20 is finite but its square is not: the contribution becomes 0, the divisor stays K."""
+def moved_by(x, **options):
+    """Where one step from 0 leads with two auxiliaries of one example each, and what was seen."""
     model = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(model.weight)
 
     def loss(m, x):
         return (m(x) * 1.0).mean()
 
-    engine = engine_for(model, loss, auxiliaries=2, lr=0.5, clip=1.0, global_lr=1.0)
-    x = torch.tensor([[1e20, 1e20], [0.6, 0.8]])
+    engine = engine_for(model, loss, auxiliaries=2, lr=0.5, clip=1.0, global_lr=1.0, **options)
     result = engine.step(batch_of(x, (1, 1)))
+    return flat(model), result
+
+
+@pytest.mark.parametrize("size", [1e20, 3e38])
+@pytest.mark.parametrize("memory", ["none", "shared"])
+def test_a_gradient_whose_square_overflows_is_clipped(size, memory):
+    """In float32, that is: norms are float64, so it is scaled to norm C like any other."""
+    x = torch.tensor([[size, size], [0.6, 0.8]])
+    theta, result = moved_by(x, memory=memory)
+    assert result.nonfinite == 0
+    # contribution of the first: C along g; of the second: 2ρη g = g with norm 1; the mean over K
+    assert torch.allclose(theta, -(torch.tensor([0.5, 0.5]).sqrt() + x[1]) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bad", "memory"),
+    [(math.inf, "none"), (math.nan, "none"), (math.inf, "shared"), (1e20, "auxiliary")],
+)
+def test_scaled_sum_of_a_gradient_that_overflows(bad, memory):
+    """A contribution that is not finite becomes 0, the divisor stays K.
+
+    Where multipliers are kept, inner products are taken in float32: the square of 1e20 is not finite.
+    """
+    x = torch.tensor([[bad, bad], [0.6, 0.8]])
+    theta, result = moved_by(x, memory=memory)
     assert result.nonfinite == 1
     # contribution of the second: 2ρη g = g with norm 1; the mean over K = 2 is half of it
-    assert torch.allclose(flat(model), torch.tensor([-0.3, -0.4]), atol=1e-4)
+    assert torch.allclose(theta, torch.tensor([-0.3, -0.4]), atol=1e-4)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

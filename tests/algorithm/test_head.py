@@ -1,15 +1,19 @@
 """Linear heads: outer products give what written-out gradients give, and are bounded alike."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpdt.algorithm.auxiliary import contribute_outer_products
-from dpdt.algorithm.gradients import Head
+from dpdt.algorithm.auxiliary import Tally
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.layout import Layout
 from dpdt.methods.loop import prepare
+from dpdt.methods.loss import default_loss
 
 X = torch.randn(90, 7, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 4, (90,), generator=torch.Generator().manual_seed(1))
@@ -23,11 +27,34 @@ def run(model, fast, x=X, **options):
         model, (x, Y), noise=0.01, noise_seed=3, batch_size=30, epochs=3, granularity="model",
         **options,
     )  # fmt: skip
-    assert step.engine._head is not None
+    executor = step.engine.executor
+    assert executor.head is not None
     if not fast:
-        step.engine._head = None
+        executor.head = None
     results = [step(batch) for batch in loader]
+    if not fast or options["sampling"] == "partition":  # else it depends on the machine
+        assert {how.head for how in executor.found.values()} == {fast}
     return torch.cat([p.detach().flatten() for p in model.parameters()]), results
+
+
+def summed(layer, x, y, *, clip, scale, fixed=True):
+    """The sum of the bounded contributions of single examples, as outer products."""
+    layout = Layout(layer, "model")
+    executor = Executor(layer, default_loss, layout, auxiliaries=len(x), head=True)
+    batch = Batch(
+        step=0, epoch=0, data=(x, y), sizes=(1,) * len(x), keys=tuple(range(len(x))), fixed=fixed
+    )
+
+    def contribute(rows, gradient, scratch):
+        return gradient * scale, Tally()
+
+    total, _, tally = executor.total(
+        batch, columns=layout.columns, clip=(clip,), contribute=contribute, scale=scale
+    )
+    assert executor.head is not None
+    if fixed:  # else it depends on the machine whether products can be taken together
+        assert [how.head for how in executor.found.values()] == [True]
+    return total, tally
 
 
 @pytest.mark.parametrize("memory", ["shared", "none"])
@@ -53,13 +80,10 @@ def test_one_contribution_never_exceeds_the_bound(clip, penalty, lr, seed, facto
     layer = nn.Linear(9, 3)
     with torch.no_grad():
         layer.weight.copy_(torch.randn(3, 9, generator=generator) * 3)
-    layout = Layout(layer, "model")
     x = torch.randn(1, 9, generator=generator) * factor
-    total, _, tally = contribute_outer_products(
-        layout, Head(layer), x, torch.tensor([1]), clip=clip, penalty=penalty, lr=lr
-    )
+    total, tally = summed(layer, x, torch.tensor([1]), clip=clip, scale=2 * penalty * lr)
     assert torch.isfinite(total).all()
-    assert float(total.double().norm()) <= clip
+    assert sum(Fraction(v) ** 2 for v in total.tolist()) <= Fraction(clip) ** 2
     assert tally.nonfinite == (0 if torch.isfinite(x).all() else 1)
 
 
@@ -67,22 +91,20 @@ def test_one_contribution_never_exceeds_the_bound(clip, penalty, lr, seed, facto
 def test_norms_of_long_rows_are_not_rounded_away(value):
     """A float32 sum of 150,528 equal squares would be off by 1e-4, ten times the slack."""
     layer = nn.Linear(150_528, 3)
-    total, _, _ = contribute_outer_products(
-        Layout(layer, "model"), Head(layer), torch.full((1, 150_528), value), torch.tensor([1]),
-        clip=0.1, penalty=1.0, lr=1.0,
-    )  # fmt: skip
-    assert 0.0999 < float(total.double().norm()) <= 0.1
+    x = torch.full((1, 150_528), value)
+    total, _ = summed(layer, x, torch.tensor([1]), clip=0.1, scale=2.0)
+    assert 0.0999 < float(total.norm()) <= 0.1
 
 
-def test_one_broken_example_costs_the_others_nothing():
+@pytest.mark.parametrize("fixed", [True, False])
+def test_one_broken_example_costs_the_others_nothing(fixed):
     layer = nn.Linear(7, 4)
-    layout, head = Layout(layer, "model"), Head(layer)
     x = X.clone()
     x[5, 2] = torch.nan
-    given = {"clip": 0.1, "penalty": 1.0, "lr": 0.1}
-    with_it, _, tally = contribute_outer_products(layout, head, x, Y, **given)
+    given = {"clip": 0.1, "scale": 0.2, "fixed": fixed}
+    with_it, tally = summed(layer, x, Y, **given)
     rest = [i for i in range(90) if i != 5]
-    without, _, _ = contribute_outer_products(layout, head, X[rest], Y[rest], **given)
+    without, _ = summed(layer, X[rest], Y[rest], **given)
     torch.testing.assert_close(with_it, without)
     assert tally.nonfinite == 1
 
@@ -99,8 +121,9 @@ def test_one_broken_example_costs_the_others_nothing():
 )
 def test_it_is_used_only_where_it_is_right(model, options):
     chosen = {"granularity": "model", **options}
-    step, _ = prepare(model, (X, Y), noise=1.0, batch_size=30, **chosen)
-    assert step.engine._head is None
+    step, loader = prepare(model, (X, Y), noise=1.0, batch_size=30, **chosen)
+    step(next(iter(loader)))
+    assert [how.head for how in step.engine.executor.found.values()] == [False]
 
 
 def test_the_average_is_of_published_iterates_and_is_what_is_released():
@@ -120,8 +143,9 @@ def test_the_average_is_of_published_iterates_and_is_what_is_released():
 
 def test_an_average_shows_more_than_the_last_iterate():
     step, _ = prepare(
-        nn.Linear(7, 4), (X, Y), noise=0.1, batch_size=30, averaging=0.8, weight_decay=0.1
-    )
+        nn.Linear(7, 4), (X, Y), noise=0.1, batch_size=30, averaging=0.8, weight_decay=0.1,
+        release="last",
+    )  # fmt: skip
     by_name = {g.accountant: g for g in step.privacy().guarantees}
     for name in ("hidden-state-contraction", "hidden-state-convex"):
         assert not by_name[name].valid

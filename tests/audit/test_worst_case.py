@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpdt.algorithm import auxiliary, publish
+from dpdt.algorithm import publish
 from dpdt.audit import worst_case
 from dpdt.audit.worst_case import AUXILIARIES, Instance, audit, iterates, judge
+from dpdt.mechanism import BoundedSum
 from dpdt.noise import Randomness
 from tests.accounting.worst_case import exact_mu
 
@@ -75,37 +76,43 @@ def test_the_papers_bound_is_refuted(memory):
     assert not last.refutes("composition")
 
 
-def test_noise_that_is_missing_or_halved_is_noticed(monkeypatch):
-    honest = publish.aggregate_
-    for factor in (0.0, 0.5):
-        monkeypatch.setattr(
-            publish,
-            "aggregate_",
-            lambda layout, total, number, noise, source, f=factor: honest(
-                layout, total, number, [f * s for s in noise], source
-            ),
-        )
-        assert case(SMALL).refutes("composition"), factor
+def tampered(monkeypatch, change):
+    """Have every release made from other arguments; `change` gets them and returns what differs."""
+    honest = publish.perturbed
+
+    def perturbed(total, **given):
+        return honest(total, **{**given, **change(given)})
+
+    monkeypatch.setattr(publish, "perturbed", perturbed)
+
+
+def test_what_is_not_tampered_with_is_not_noticed(monkeypatch):
+    """The sabotage below is noticed for what it does, not for how it is done."""
+    tampered(monkeypatch, lambda given: {})
+    assert not case(SMALL).refutes("composition")
+    assert not case(replace(SMALL, memory="shared", noise=4.0, epochs=(40,))).refutes("composition")
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5])
+def test_noise_that_is_missing_or_halved_is_noticed(monkeypatch, factor):
+    tampered(monkeypatch, lambda given: {"noise": factor * given["noise"]})
+    assert case(SMALL).refutes("composition")
 
 
 def test_a_doubled_sensitivity_is_noticed(monkeypatch):
     """Contributions that are twice as long as the clip."""
-    honest = auxiliary.bound_
-    monkeypatch.setattr(
-        auxiliary,
-        "bound_",
-        lambda layout, x, clip, scratch=None: honest(layout, x, 2 * clip, scratch),
-    )
+    honest = BoundedSum.__init__
+
+    def twice(self, blocks, clip):
+        honest(self, blocks, clip)
+        self.limit *= 2.0
+
+    monkeypatch.setattr(BoundedSum, "__init__", twice)
     assert case(replace(SMALL, memory="shared", noise=4.0, epochs=(40,))).refutes("composition")
 
 
 def test_a_divisor_that_forgets_the_empty_auxiliaries_is_noticed(monkeypatch):
-    honest = publish.aggregate_
-    monkeypatch.setattr(
-        publish,
-        "aggregate_",
-        lambda layout, total, number, noise, source: honest(layout, total, 1, noise, source),
-    )
+    tampered(monkeypatch, lambda given: {"divisor": 1})
     assert case(SMALL).refutes("composition")
 
 

@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Batch
 from dpdt.errors import InputError
-from dpdt.methods.gep import _clipped_sum
 from dpdt.methods.loop import prepare, train
 
 generator = torch.Generator().manual_seed(0)
@@ -31,8 +30,29 @@ def gep(net, **options):
     return prepare(net, (X, Y), method="gep", public=PUBLIC, **{**defaults, **options})[0]
 
 
-def all_of_them():
-    return Batch(step=0, epoch=0, data=(X, Y), sizes=(1,) * len(X))
+def drawn(x, y):
+    """A mini-batch of Poisson sampling that has drawn these examples."""
+    number = len(x)
+    return Batch(
+        step=0, epoch=0, data=(x, y), sizes=(1,) * number, keys=tuple(range(number)), fixed=False
+    )
+
+
+def take(step, batch):
+    return step.engine.step(batch, step.plan.at(batch.step))
+
+
+def sums(monkeypatch, step):
+    """The sums of a step, embeddings and residuals, caught before noise."""
+    caught, inner = [], step.engine.executor.total
+
+    def spy(batch, **given):
+        total, *rest = inner(batch, **given)
+        caught.extend(torch.split(total.clone(), given["columns"].sizes))
+        return total, *rest
+
+    monkeypatch.setattr(step.engine.executor, "total", spy)
+    return caught
 
 
 def clipped_mean(net, clip):
@@ -47,7 +67,7 @@ def clipped_mean(net, clip):
 
 def moved(net, step):
     before = [p.detach().clone() for p in net.parameters()]
-    step(all_of_them())
+    take(step, drawn(X, Y))
     return [(b - p.detach()) / 0.5 for p, b in zip(net.parameters(), before, strict=True)]
 
 
@@ -61,30 +81,43 @@ def test_with_a_full_basis_and_no_noise_it_is_the_mean_of_clipped_gradients():
 
 def test_embedding_and_residual_add_up_to_the_gradient():
     net = linear()
-    expected = clipped_mean(linear(), 1e6)
-    step = gep(net, clip=1e6, residual_clip=1e6, directions=4, groups=2)
+    expected = clipped_mean(linear(), 100.0)
+    step = gep(net, clip=100.0, residual_clip=100.0, directions=4, groups=2)
     for ours, theirs in zip(moved(net, step), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_one_example_adds_no_more_than_its_two_clips():
+def test_one_example_adds_no_more_than_its_two_clips(monkeypatch):
     """Its gradient is far larger than both, so both bounds are met, and not exceeded."""
     net = linear()
     step = gep(net, clip=0.3, residual_clip=0.07)
     (basis,) = step.engine.basis()
     before = step.engine.layout.gather().clone()
     x = 100.0 * X[:1]
-    step(Batch(step=0, epoch=0, data=(x, wrong(net, x)), sizes=(1,)))
+    caught = sums(monkeypatch, step)
+    take(step, drawn(x, wrong(net, x)))
     added = (before - step.engine.layout.gather()) / 0.5 * 40
     embedding = basis @ added
     assert float(embedding.norm()) == pytest.approx(0.3, rel=1e-3)
     assert float((added - embedding @ basis).norm()) == pytest.approx(0.07, rel=1e-3)
+    for total, clip in zip(caught, (0.3, 0.07), strict=True):
+        assert 0.999 * clip < float(total.norm()) <= clip
 
 
 @pytest.mark.parametrize("value", [0.7, 1.115, 1.335])
-def test_norms_of_long_rows_are_not_rounded_away(value):
-    x = torch.full((1, 1_000_001), value)
-    assert 0.1999 < float(_clipped_sum(x, 0.2).double().norm()) <= 0.2
+def test_norms_of_long_rows_are_not_rounded_away(value, monkeypatch):
+    net = nn.Linear(500_001, 2, bias=False)
+    nn.init.zeros_(net.weight)
+    x, y = torch.full((1, 500_001), value), torch.tensor([1])
+    public = torch.randn(4, 500_001, generator=generator)
+    step, _ = prepare(
+        net, (x, y), method="gep", public=public, noise=0.0, batch_size=1, directions=2,
+        clip=1e-4, residual_clip=0.2,
+    )  # fmt: skip
+    caught = sums(monkeypatch, step)
+    take(step, drawn(x, y))
+    assert 0.999e-4 < float(caught[0].norm()) <= 1e-4
+    assert 0.1999 < float(caught[1].norm()) <= 0.2
 
 
 def test_the_basis_is_orthonormal_and_public():
@@ -119,8 +152,7 @@ def test_noise_has_the_scale_that_is_accounted():
         clip=1.0, residual_clip=0.3, lr=1.0, momentum=0.0, batch_size=10, directions=5,
     )  # fmt: skip
     before = net.weight.detach().clone()
-    empty = Batch(step=0, epoch=0, data=(x[:0], torch.zeros(0, dtype=torch.long)), sizes=())
-    step(empty)
+    take(step, drawn(x[:0], torch.zeros(0, dtype=torch.long)))
     # the residual's noise fills all 10,000 directions, the embedding's only five
     assert float((net.weight.detach() - before).std()) == pytest.approx(2.0 * 0.3 / 10, rel=0.1)
     setting = step.plan.at(0)
@@ -137,16 +169,42 @@ def test_both_parts_are_accounted_jointly():
     assert ours == pytest.approx(theirs, rel=1e-6)
 
 
-@pytest.mark.parametrize("value", [torch.inf, 1e30])  # the latter overflows in its norm
-def test_a_gradient_that_is_not_finite_counts_as_nothing(value):
-    net = linear()
-    step = gep(net)
+def with_one(net, value):
+    """All examples, one of them of these values and with a label that has a gradient."""
     x, y = X.clone(), Y.clone()
     x[3] = value
     y[3:4] = wrong(net, torch.ones(1, 5))
-    result = step(Batch(step=0, epoch=0, data=(x, y), sizes=(1,) * 40))
+    return x, y
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_a_gradient_that_is_not_finite_counts_as_nothing(value, monkeypatch):
+    net, without = linear(), linear()
+    step, other = gep(net), gep(without)
+    caught, rest = sums(monkeypatch, step), sums(monkeypatch, other)
+    x, y = with_one(net, value)
+    result = take(step, drawn(x, y))
     assert result.nonfinite == 1
     assert all(torch.isfinite(p).all() for p in net.parameters())
+    others = [i for i in range(40) if i != 3]
+    take(other, drawn(x[others], y[others]))
+    for a, b in zip(caught, rest, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gradient_whose_square_overflows_in_float32_is_clipped(monkeypatch):
+    """Norms are taken in float64, where 1e30 has a square."""
+    net, without = linear(), linear()
+    step, other = gep(net, clip=0.3, residual_clip=0.07), gep(without, clip=0.3, residual_clip=0.07)
+    caught, rest = sums(monkeypatch, step), sums(monkeypatch, other)
+    x, y = with_one(net, 1e30)
+    result = take(step, drawn(x, y))
+    assert result.nonfinite == 0
+    assert all(torch.isfinite(p).all() for p in net.parameters())
+    others = [i for i in range(40) if i != 3]
+    take(other, drawn(x[others], y[others]))
+    for a, b, clip in zip(caught, rest, (0.3, 0.07), strict=True):
+        assert float((a - b).norm()) == pytest.approx(clip, rel=1e-6)
 
 
 def test_without_public_examples_it_is_refused():

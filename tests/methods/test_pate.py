@@ -90,10 +90,11 @@ def test_the_noise_of_the_votes_is_the_one_accounted():
     engine = step.engine
     engine.counts[:] = torch.tensor([15.0, 5.0], dtype=torch.float64)
     engine.steps = 20
+    setting = step.plan.at(20)
     flips = 0
     for _ in range(4000):
         engine.answers.clear()
-        engine._ask(0)
+        engine._ask(0, setting)
         flips += engine.answers[0] == 1
     sigma = 0.5 * 20
     expected = 0.5 * math.erfc(10 / (2 * sigma))

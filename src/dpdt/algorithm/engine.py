@@ -90,7 +90,13 @@ class Engine:
         self.path_length = 0.0
         self.smoothness: float | None = None  # estimate of L, made at the first diagnosed step
         self.executor = Executor(
-            model, loss, self.layout, seed=seed, expected=expected, head=cross_entropy
+            model,
+            loss,
+            self.layout,
+            auxiliaries=recipe.auxiliaries,
+            expected=expected,
+            seed=seed,
+            head=cross_entropy,
         )
         # Where a contribution is no more than 2ρη·g, linear heads need not write out gradients.
         plain = not recipe.preconditioner.stateful and recipe.memory != "auxiliary"

@@ -158,9 +158,12 @@ def _feed(digest: Any, value: Any, depth: int, seen: set[int]) -> None:
     """Put a value into a hash by its content, as far as it can be known."""
     digest.update(type(value).__qualname__.encode())
     if isinstance(value, Tensor):
-        digest.update(f"{tuple(value.shape)}{value.dtype}".encode())
-        if not value.is_meta and not value.is_sparse:
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        try:
+            plain = value.detach().cpu().to_dense().contiguous().flatten()
+            digest.update(f"{tuple(value.shape)}{value.dtype}".encode())
+            digest.update(plain.view(torch.uint8).numpy().data)
+        except (RuntimeError, TypeError, NotImplementedError):  # such as one that escaped from vmap
+            digest.update(b"cannot be read")
     elif isinstance(value, np.ndarray):
         digest.update(f"{value.shape}{value.dtype}".encode())
         digest.update(repr(value.tolist()).encode() if value.dtype == object else value.tobytes())

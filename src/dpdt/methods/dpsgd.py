@@ -40,7 +40,9 @@ class DpsgdEngine:
         self.steps = 0
         self.layout = Layout(model, "model")
         head = loss is default_loss and method.clipping == "flat"
-        self.executor = Executor(model, loss, self.layout, seed=seed, head=head)
+        self.executor = Executor(
+            model, loss, self.layout, auxiliaries=expected, seed=seed, head=head
+        )
         self.optimizer = optimizer(method, list(self.layout.tensors))
 
     def step(self, batch: Batch, setting: Setting) -> StepResult:

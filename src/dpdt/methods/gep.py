@@ -50,7 +50,8 @@ class GepEngine:
         self.model, self.loss, self.method, self.plan = model, loss, method, plan
         self.noise, self.seed, self.steps = noise, seed, 0
         self.layout = Layout(model, "model")
-        self.executor = Executor(model, loss, self.layout, seed=seed)
+        expected = plan.header.auxiliaries
+        self.executor = Executor(model, loss, self.layout, auxiliaries=expected, seed=seed)
         drawn = np.random.default_rng((seed, 4)).integers(classes, size=count(public))
         self.anchors = (public, torch.from_numpy(drawn))  # labels at random: none are public
         self.groups = _groups(self.layout, method.groups)

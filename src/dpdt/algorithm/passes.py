@@ -1,0 +1,199 @@
+"""One pass over a mini-batch: the sum of its auxiliaries' bounded contributions.
+
+How it is made, and what it guarantees, is said in executor.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpdt.algorithm.auxiliary import Tally
+from dpdt.algorithm.batch import Batch, Data, tree_map
+from dpdt.algorithm.gradients import Head, channels_last, looped, vectorised
+from dpdt.algorithm.randomness import Globals, seeded
+from dpdt.algorithm.state import Attributes, Tainted, replica
+from dpdt.mechanism import Blocks, BoundedSum, full_precision
+
+if TYPE_CHECKING:
+    from dpdt.algorithm.executor import Executor
+
+GROUPS = 64  # partial sums of a step, each computed by one thread
+
+Contribute = Callable[[slice, Tensor, Tensor], tuple[Tensor, Tally]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """What was found out about a model."""
+
+    rows: int = 0  # micro-batches computed together; 0: one by one
+    classes: int = 1  # places of a chunk are equal within a class
+    keyed: bool = False  # together, with dropout
+    lanes: bool = False  # one by one, on several threads
+    head: bool = False  # as products
+
+
+@dataclass
+class Pass:
+    """One pass over a mini-batch."""
+
+    owner: Executor
+    how: How
+    batch: Batch
+    columns: Blocks
+    clip: tuple[float, ...]
+    contribute: Contribute
+    whole: bool
+    losses: Tensor
+
+    def products(self, head: Head, scale: float, target: BoundedSum) -> Tally:
+        """Single examples of a linear head, as outer products."""
+        own = BoundedSum(Blocks([head.width]), self.clip)
+        tally = Tally()
+        for places in self._chunks():
+            x, y = self._gather(places)
+            inputs = x.flatten(1).to(self.owner.layout.dtype)
+            delta, right, losses = head.differentiate(inputs, y)
+            real = places >= 0
+            norms = own.add_products(delta[real] * scale, right[real])
+            self.losses[places[real]] = losses[real]
+            tally.add(_seen(norms))
+        target.total += head.flat(self.owner.layout, own.total)
+        return tally
+
+    def together(self, target: BoundedSum) -> Tally:
+        """Many micro-batches of equal size at once."""
+        tally = Tally()
+        for places in self._chunks():
+            gradient, real = self._mapped(places), places >= 0
+            rows = slice(int(places[0]), int(places[-1]) + 1)  # means something if they are fixed
+            if not self.whole:
+                gradient = gradient[real]
+            found, seen = self.contribute(rows, gradient, torch.empty_like(gradient))
+            tally.add(seen)
+            tally.add(_seen(target.add(found[real] if self.whole else found)))
+        return tally
+
+    def _mapped(self, places: Tensor) -> Tensor:
+        """The gradients of a chunk; an empty micro-batch has gradient 0."""
+        owner, layout = self.owner, self.owner.layout
+        filled = torch.tensor([self.batch.sizes[max(0, int(i))] > 0 for i in places])
+        size = max(self.batch.sizes)
+        out = torch.zeros(len(places), layout.size, dtype=layout.dtype)
+        part = out if bool(filled.all()) else out[filled]
+        data = self._gather(places[filled])
+        numbers = torch.from_numpy(self.batch.numbers)[places[filled].clamp_min(0)]
+        keyed = (owner.seed, self.batch.step, numbers) if self.how.keyed else None
+        seeded(owner.seed, self.batch.step, -1)
+        values = vectorised(owner.model, owner.loss, layout, data, part, size, keyed)
+        owner.state.restore()
+        if part is not out:
+            out[filled] = part
+        real = (places >= 0) & filled
+        self.losses[places[real]] = values.double()[(places >= 0)[filled]]
+        return out
+
+    def apart(self, target: BoundedSum) -> Tally:
+        """One by one, perhaps on lanes. The order of the partial sums does not depend on lanes."""
+        number, owner, lanes = len(self.batch.sizes), self.owner, self.how.lanes
+        count = min(GROUPS, number)
+        groups = [range(i * number // count, (i + 1) * number // count) for i in range(count)]
+        copies: dict[int, tuple[nn.Module, Attributes]] = {}
+        before = Globals()
+        tally = Tally()
+
+        def run(group: range) -> tuple[BoundedSum, Tally]:
+            model, attributes = owner.model, Attributes(owner.model)
+            if lanes:
+                lane = threading.get_ident()
+                if lane not in copies:
+                    model = replica(owner.model)
+                    copies[lane] = (model, Attributes(model))
+                model, attributes = copies[lane]
+            return self._group(group, model, attributes, seed=not lanes)
+
+        for part, seen in (owner.lanes if lanes else map)(run, groups):
+            target.merge(part)
+            tally.add(seen)
+        if lanes and (Globals() != before or owner.state.changed()):
+            raise Tainted(
+                "the model draws random numbers in some steps but not in the first, or the loss "
+                "calls another model than the one it is given; auxiliaries that run at the same "
+                "time would disturb each other"
+            )
+        return tally
+
+    def _group(
+        self, group: range, model: nn.Module, attributes: Attributes, *, seed: bool
+    ) -> tuple[BoundedSum, Tally]:
+        """The sum of some auxiliaries' contributions, each computed by itself."""
+        part, tally = BoundedSum(self.columns, self.clip), Tally()
+        with full_precision(), torch.no_grad():  # a lane is a thread with modes of its own
+            for k in group:
+                gradient = self._one(k, model, attributes, seed=seed)
+                found, seen = self.contribute(slice(k, k + 1), gradient, torch.empty_like(gradient))
+                tally.add(seen)
+                tally.add(_seen(part.add(found)))
+        return part, tally
+
+    def _one(self, k: int, model: nn.Module, attributes: Attributes, *, seed: bool) -> Tensor:
+        """The gradient of one auxiliary; 0 if it is empty."""
+        owner, layout = self.owner, self.owner.layout
+        first, last = self.batch.bounds[k]
+        out = torch.zeros(1, layout.size, dtype=layout.dtype, device=layout.device)
+        if last == first:
+            return out
+        data = tree_map(torch.clone, self.batch.slice(first, last))  # where it lies may matter
+        data = channels_last(data) if layout.channels_last else data
+        if seed:
+            seeded(owner.seed, self.batch.step, int(self.batch.numbers[k]))
+        attributes.restore()
+        self.losses[k] = looped(model, owner.loss, layout, data, out).double()
+        attributes.restore()
+        return out
+
+    def first(self) -> Tensor | None:
+        """The gradient of the first auxiliary, or chunk, that is not empty, on the model itself."""
+        filled = [k for k, size in enumerate(self.batch.sizes) if size]
+        if not filled or self.how.head:
+            return None
+        if self.how.rows:
+            return self._mapped(next(self._chunks()))
+        return self._one(filled[0], self.owner.model, Attributes(self.owner.model), seed=True)
+
+    def _chunks(self) -> Iterator[Tensor]:
+        """Auxiliaries that are computed together, by place; −1 fills a chunk up."""
+        number, rows, classes = len(self.batch.sizes), self.how.rows, self.how.classes
+        if self.batch.fixed:
+            yield from torch.split(torch.arange(number), rows)
+            return
+        share = rows // classes
+        mine = self.batch.numbers % classes
+        members = [np.flatnonzero(mine == c) for c in range(classes)]
+        for first in range(0, max(len(m) for m in members), share):
+            places = np.full((share, classes), -1)
+            for c, m in enumerate(members):
+                part = m[first : first + share]
+                places[: len(part), c] = part
+            yield torch.from_numpy(places.reshape(-1))
+
+    def _gather(self, places: Tensor) -> Data:
+        """The examples of a chunk, in memory of their own; fillers are copies of a member."""
+        size = max(self.batch.sizes)
+        first = torch.tensor([b[0] for b in self.batch.bounds])
+        filler = int(places[places >= 0][0])
+        starts = first[torch.where(places >= 0, places, filler)]
+        index = (starts.unsqueeze(1) + torch.arange(size)).flatten()
+        return tree_map(lambda t: t[index], self.batch.data)
+
+
+def _seen(norms: Tensor) -> Tally:
+    """What the sum saw of contributions: some may not have been finite."""
+    return Tally(nonfinite=int(torch.isinf(norms).sum()))

@@ -1,0 +1,747 @@
+"""Ways in which a printed ε was false once, each as it was found. All fail without their mending."""
+
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import dpdt
+from dpdt import config
+from dpdt.accounting import account
+from dpdt.algorithm.batch import Batch
+from dpdt.errors import InputError
+from dpdt.ledger import Ledger
+from dpdt.methods.loop import prepare, train
+from dpdt.models.networks import bounded_linear
+from dpdt.training import run as running
+from dpdt.training.compare import _set_aside
+from dpdt.training.run import run
+
+SMALL = {"epochs": 2, "batch_size": 10}
+
+
+def examples(n=40, inputs=6, classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, inputs, generator=generator)
+    return x, torch.randint(0, classes, (n,), generator=generator)
+
+
+def sum_of(model, data, present, **options):
+    """K times the mean that a first step releases before noise, with some examples absent."""
+    torch.manual_seed(0)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def spy(total, *, divisor, **_):
+            found.append(total.clone())
+            return torch.zeros_like(total)
+
+        patch.setattr("dpdt.algorithm.publish.perturbed", spy)
+        step, loader = prepare(
+            model, data, absent=~np.asarray(present), noise_seed=3, noise=1.0, **options
+        )
+        step(next(iter(loader)))
+    return found[0]
+
+
+def moved(make, data, target, **options):
+    """How far the sum moves when one example leaves, in units of the clip."""
+    sums = []
+    for there in (True, False):
+        present = np.ones(len(data[1]), dtype=bool)
+        present[target] = there
+        torch.manual_seed(1)
+        sums.append(sum_of(make(), data, present, **options))
+    return float((sums[0] - sums[1]).norm()) / options["clip"]
+
+
+RULE = {"sampling": "poisson", "lr": 0.1, "penalty": 5.0, "granularity": "model"}
+POISSON = [{**RULE, "memory": "shared"}, {"method": "dpsgd"}]
+
+
+class Test1Dropout:
+    @pytest.mark.parametrize("options", POISSON)
+    @pytest.mark.parametrize("layer", [nn.Dropout, nn.AlphaDropout])
+    def test_a_mask_does_not_depend_on_the_place_in_the_batch(self, options, layer):
+        def make():
+            return nn.Sequential(nn.Linear(6, 30), layer(0.5), nn.Linear(30, 3))
+
+        # all are drawn, so that the first one's absence shifts all others
+        far = moved(make, examples(), 0, clip=1e-3, batch_size=40, **options)
+        assert 0.9 < far <= 1.0
+
+    def test_a_record_changes_the_votes_of_its_own_teacher_alone(self):
+        def counts(there):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(6, 20), nn.Dropout(0.5), nn.Linear(20, 3))
+            absent = np.zeros(60, dtype=bool)
+            absent[first] = not there
+            step, loader = prepare(
+                model, examples(60), method="pate", public=examples(30, seed=5)[0], teachers=6,
+                teacher_epochs=3, noise=1.0, absent=absent, batch_size=20,
+            )  # fmt: skip
+            for batch in loader:
+                if batch.step < 6:
+                    step(batch)
+            return step.engine.counts
+
+        generator = np.random.default_rng((0, 3))  # the shards' own: one of the first shard
+        first = int(np.flatnonzero(generator.integers(6, size=60) == 0)[0])
+        change = counts(True) - counts(False)
+        assert float(change.norm(dim=1).max()) <= math.sqrt(2)
+        assert float(change.abs().max()) <= 1.0
+
+
+class Test2Noise:
+    @pytest.mark.parametrize("method", ["dpdt", "dpsgd", "gep", "pate"])
+    def test_every_draw_comes_from_the_operating_system(self, method, monkeypatch):
+        """Two runs of one training seed differ in noise and coins, and only the system decides."""
+
+        def result():
+            torch.manual_seed(0)
+            model = nn.Linear(6, 3)
+            options = {"public": examples(30, seed=5)[0]} if method in ("gep", "pate") else {}
+            if method == "dpdt":
+                options |= {"sampling": "poisson", "lr": 0.1}
+            if method == "gep":
+                options["directions"] = 3
+            if method == "pate":
+                options |= {"teachers": 4, "teacher_epochs": 1, "threshold": 0.0}
+            step, loader = prepare(model, examples(), method=method, noise=1.0, **SMALL, **options)
+            sizes = []
+            for batch in loader:
+                sizes.append(len(batch.sizes))
+                step(batch)
+            return torch.cat([p.detach().flatten() for p in model.parameters()]), sizes
+
+        first, second = result(), result()
+        assert not torch.equal(first[0], second[0])
+        if method != "pate":  # which has no coins
+            assert first[1] != second[1]
+        keys = iter([11, 12, 11, 12])
+        monkeypatch.setattr("dpdt.noise.secrets.randbits", lambda bits: next(keys))
+        first, second = result(), result()
+        assert torch.equal(first[0], second[0])
+        assert first[1] == second[1]
+
+    @pytest.mark.parametrize("method", ["dpdt", "dpsgd", "gep", "pate"])
+    def test_a_seeded_run_is_never_called_private(self, method):
+        options = {"public": examples(30, seed=5)[0]} if method in ("gep", "pate") else {}
+        if method == "gep":
+            options["directions"] = 3
+        if method == "pate":
+            options |= {"teachers": 4, "teacher_epochs": 1}
+        model = nn.Linear(6, 3)
+        result = train(model, examples(), method=method, noise=1.0, noise_seed=1, **SMALL, **options)
+        assert math.isinf(result.privacy.epsilon)
+        assert "seed" in result.privacy.guarantees[0].failed.why
+
+
+class Test3Sums:
+    @pytest.mark.parametrize("options", POISSON)
+    def test_a_long_sum_does_not_move_by_more_than_what_left(self, options):
+        """Casacuberta et al.: in single precision, small terms vanish beside a large sum."""
+        n = 3000
+        x, y = torch.full((n, 1), 1.0), torch.zeros(n, dtype=torch.int64)
+        x[::3] = 3e-4
+
+        def make():
+            layer = nn.Linear(1, 2, bias=False)
+            nn.init.constant_(layer.weight, 0.0)
+            return layer
+
+        assert moved(make, (x, y), 1, clip=1.0, batch_size=n, **options) <= 1.0 + 1e-9
+
+    @pytest.mark.parametrize("options", POISSON)
+    @pytest.mark.parametrize("make", [lambda: nn.Linear(6, 3), lambda: nn.Sequential(
+        nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))])  # fmt: skip
+    def test_autocast_of_the_caller_changes_nothing(self, options, make):
+        data, present = examples(300), np.ones(300, dtype=bool)
+        given = {"clip": 0.1, "batch_size": 300, **options}
+        torch.manual_seed(1)
+        plain = sum_of(make(), data, present, **given)
+        torch.manual_seed(1)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast = sum_of(make(), data, present, **given)
+        assert torch.equal(plain, cast)
+
+
+class Test4NotFinite:
+    @pytest.mark.parametrize("options", POISSON)
+    @pytest.mark.parametrize("value", [1e20, 3e38, math.inf, math.nan])
+    def test_one_record_cannot_break_the_model(self, options, value):
+        x, y = examples()
+        x[3] = value
+        model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+        train(model, (x, y), noise=1.0, **SMALL, **options)
+        assert all(torch.isfinite(p).all() for p in model.parameters())
+
+    @pytest.mark.parametrize("options", POISSON)
+    @pytest.mark.parametrize("clip", [1e-22, 1e-60])
+    def test_a_tiny_clip_is_kept(self, options, clip):
+        def make():
+            return nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+
+        assert moved(make, examples(), 0, clip=clip, batch_size=40, **options) <= 1.0
+
+    def test_a_clip_that_cannot_be_kept_is_refused(self):
+        with pytest.raises(InputError, match=r"method.clip: must be from 1e-100"):
+            train(nn.Linear(6, 3), examples(), method="dpsgd", clip=1e-200, noise=1.0, **SMALL)
+
+
+CONVEX = {
+    "memory": "none", "sampling": "partition", "granularity": "model", "auxiliaries": 5,
+    "lr": 0.05, "penalty": 1.0, "global_lr": 1.0, "clip": 1.0, "noise": 0.1, "release": "last",
+    "weight_decay": 0.01, "batch_size": 20, "epochs": 4,
+}  # fmt: skip
+
+
+def convex(privacy):
+    return next(g for g in privacy.guarantees if g.accountant == "hidden-state-convex")
+
+
+class Test5Convex:
+    def test_it_is_valid_where_it_should_be(self):
+        step, _ = prepare(bounded_linear(6, 3, 1.0), examples(), **CONVEX)
+        assert convex(step.privacy()).valid
+
+    def test_a_list_of_penalties_is_not_one_penalty(self):
+        given = {**CONVEX, "penalty": [0.1, 0.1, 0.1, 0.1, 4.6]}
+        step, _ = prepare(bounded_linear(6, 3, 1.0), examples(), **given)
+        assert not convex(step.privacy()).valid
+        assert "penalt" in convex(step.privacy()).failed.text + convex(step.privacy()).failed.why
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf, 1e38])
+    def test_a_feature_that_is_not_finite_moves_the_mean_no_further(self, value):
+        """It used to make its whole micro-batch contribute nothing."""
+        x, y = examples()
+        model = bounded_linear(6, 3, 1.0)
+        bound = 2 * 1.0 * 0.05 * math.sqrt(2 * (1.0 + 1.0))  # 2ρη·√2·R
+        broken = x.clone()
+        sums = []
+        for inputs in (x, broken):
+            torch.manual_seed(0)
+            model = bounded_linear(6, 3, 1.0)
+            step, loader = prepare(model, (inputs, y), **CONVEX)
+            first = next(iter(loader))
+            if inputs is x:
+                found = first.data[0][0]
+                broken[(x == found).all(1)] = value
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(
+                    "dpdt.algorithm.publish.perturbed",
+                    lambda total, **_: sums.append(total.clone()) or torch.zeros_like(total),
+                )
+                step(first)
+        assert 0 < float((sums[0] - sums[1]).norm()) <= 2 * bound / 4  # 4 in a micro-batch
+
+    @pytest.mark.parametrize("labels", [
+        lambda y: 100.0 * F.one_hot(y, 3).float(), lambda y: torch.where(y == 0, -100, y),
+        lambda y: y.to(torch.int32)])  # fmt: skip
+    def test_labels_must_be_class_numbers(self, labels):
+        x, y = examples()
+        step, _ = prepare(bounded_linear(6, 3, 1.0), (x, labels(y)), **CONVEX)
+        assert not convex(step.privacy()).valid
+
+    def test_a_radius_that_is_changed_later_has_no_effect(self):
+        results = []
+        for later in (1.0, 1000.0):
+            torch.manual_seed(0)
+            model = bounded_linear(6, 3, 1.0)
+            step, loader = prepare(model, examples(), **{**CONVEX, "noise": 0.0})
+            model[1].radius = later
+            for batch in loader:
+                step(batch)
+            step.finish()
+            assert model[1].radius == 1.0
+            results.append(model[1].weight.detach().clone())
+        assert torch.equal(*results)
+
+    def test_weights_that_are_changed_between_steps_void_the_run(self):
+        model = bounded_linear(6, 3, 1.0)
+        step, loader = prepare(model, examples(), **CONVEX)
+        batches = iter(loader)
+        step(next(batches))
+        with torch.no_grad():
+            model[1].weight.mul_(2.0)
+        with pytest.raises(InputError, match="weights were changed between steps"):
+            step(next(batches))
+        assert math.isinf(step.privacy().epsilon)
+
+
+class Test6LastIterate:
+    def test_nothing_is_assumed_about_what_is_published(self):
+        given = {**CONVEX, "release": "all"}
+        step, _ = prepare(bounded_linear(6, 3, 1.0), examples(), **given)
+        assert not convex(step.privacy()).valid
+        assert step.privacy().proven.accountant == "composition"
+
+    def test_asking_on_the_way_is_an_export(self):
+        step, loader = prepare(bounded_linear(6, 3, 1.0), examples(), **CONVEX)
+        for batch in loader:
+            step(batch)
+            if batch.step == 3:
+                assert convex(step.privacy()).valid  # so far, only this iterate was shown
+        assert not convex(step.privacy()).valid
+        assert step.writer.ledger.exports == ["what was guaranteed on the way"]
+
+    def test_accuracies_and_callbacks_are_exports(self):
+        data = examples()
+        given = {**CONVEX, "release": "all"}
+        shown = train(bounded_linear(6, 3, 1.0), data, test=data, **given)
+        assert [r["accuracy"] is None for r in shown.history] == [False] * 4
+        hidden = train(bounded_linear(6, 3, 1.0), data, test=data, **CONVEX)
+        assert [r["accuracy"] is None for r in hidden.history] == [True, True, True, False]
+        assert convex(hidden.privacy).valid
+        for name in ("on_epoch", "on_step"):
+            seen = train(bounded_linear(6, 3, 1.0), data, **{name: lambda *_: None}, **CONVEX)
+            assert not convex(seen.privacy).valid
+
+    @pytest.mark.parametrize("release", ["all", "last"])
+    def test_an_interrupted_run_shows_its_model_and_says_so_or_does_neither(
+        self, release, tmp_path, monkeypatch
+    ):
+        chosen = config.load(
+            "digits",
+            (f"privacy.release={release}", "train.epochs=4", "train.batch_size=500"),
+        )
+
+        class Now(running.Interrupt):
+            count = 0
+
+            @property
+            def asked(self):
+                self.count += 1
+                return self.count > 2
+
+            @asked.setter
+            def asked(self, value):
+                pass
+
+        with monkeypatch.context() as patch:
+            patch.setattr(running, "Interrupt", Now)
+            outcome = run(chosen, tmp_path / "run", show_progress=False)
+        model = tmp_path / "run" / "private" / "model.safetensors"
+        ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+        assert not outcome.finished
+        if release == "last":
+            assert outcome.accuracy is None
+            assert not model.exists()
+            assert ledger.exports == []
+        else:
+            assert outcome.accuracy > 0
+            assert model.exists()
+            assert "paused" in ledger.exports[-1]
+            run(chosen, tmp_path / "run", show_progress=False, resume=True)
+            again = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+            assert again.closed
+            assert again.exports[: len(ledger.exports)] == ledger.exports
+
+
+class Test8Leftovers:
+    def test_nothing_of_the_training_stays_in_the_model(self):
+        model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+        before = {n: set(m.__dict__) for n, m in model.named_modules()}
+        own = [set(p.__dict__) for p in model.parameters()]
+        train(model, examples(), method="dpsgd", noise=1.0, **SMALL)
+        assert {n: set(m.__dict__) for n, m in model.named_modules()} == before
+        assert [set(p.__dict__) for p in model.parameters()] == own
+
+    def test_a_model_that_is_trained_twice_on_the_same_data_pays_twice(self):
+        x, y = examples()
+        model = nn.Linear(6, 3)
+        first = train(model, (x, y), noise=1.0, lr=0.1, **SMALL)
+        assert math.isfinite(first.privacy.epsilon)
+        for data in ((x, y), (x.clone(), y.clone())):
+            again = train(model, data, noise=1.0, lr=0.1, **SMALL)
+            assert math.isinf(again.privacy.epsilon)
+            assert "trained on these data before" in again.privacy.guarantees[0].failed.why
+        with pytest.warns(UserWarning, match="was trained before"):
+            other = train(model, examples(seed=9), noise=1.0, lr=0.1, **SMALL)
+        assert math.isfinite(other.privacy.epsilon)
+
+    def test_an_interrupted_run_of_a_comparison_keeps_its_ledger(self, tmp_path):
+        for number in (1, 2):
+            folder = tmp_path / "dpdt-3-0"
+            folder.mkdir()
+            (folder / "ledger.jsonl").write_text(f"{number}")
+            _set_aside(folder)
+            kept = tmp_path / f"dpdt-3-0.interrupted-{number}" / "ledger.jsonl"
+            assert kept.read_text() == f"{number}"
+            assert not folder.exists()
+
+
+class Carries(nn.Module):
+    """Keeps what it has seen, in one of many ways."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.layer, self.how = nn.Linear(6, 3), how
+        self.register_buffer("buffer", torch.zeros(6))
+        self.frozen = nn.Parameter(torch.zeros(6), requires_grad=False)
+        self.attribute, self.list, self.dict = torch.zeros(6), [], {"x": 0.0}
+        self.view = self.buffer.numpy()
+
+    def forward(self, x):
+        mean = x.detach().mean(0)
+        match self.how:
+            case "buffer":
+                self.buffer.mul_(0.5).add_(mean)
+            case "buffer data":
+                self.buffer.data.mul_(0.5).add_(mean)
+            case "buffer anew":
+                self.buffer = 0.5 * self.buffer + mean
+            case "frozen":
+                self.frozen.data.mul_(0.5).add_(mean)
+            case "trained":
+                self.layer.weight.data.mul_(0.9)
+            case "attribute in place":
+                self.attribute.mul_(0.5).add_(mean)
+            case "list":
+                self.list.append(mean)
+            case "dict":
+                self.dict["x"] = float(mean.sum())
+            case "closure":
+                CLOSURE.append(1.0)
+                x = x + len(CLOSURE)
+            case "late":
+                if CLOSURE:  # from the second step on
+                    self.view[:] += 1.0  # which torch does not see
+        return self.layer(x)
+
+
+CLOSURE = []
+WAYS = ("buffer", "buffer data", "buffer anew", "frozen", "trained", "attribute in place", "list",
+        "dict", "closure", "late")  # fmt: skip
+
+
+class Test11State:
+    @pytest.mark.parametrize("how", WAYS)
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"sampling": "partition", "auxiliaries": 5, "lr": 0.1},
+            {"sampling": "poisson", "lr": 0.1, "penalty": 1.0},
+            {"method": "dpsgd"},
+        ],
+    )
+    def test_a_model_that_carries_records_is_refused_and_its_ledger_void(self, how, options):
+        CLOSURE.clear()
+        step, loader = prepare(Carries(how), examples(), noise=1.0, epochs=8, batch_size=20,
+                               **options)  # fmt: skip
+        with pytest.raises(InputError, match=r"chang|keeps something"):
+            for batch in loader:
+                step(batch)
+                CLOSURE.append(1.0)
+            step.finish()
+        assert math.isinf(step.privacy().epsilon)
+        assert step.writer.ledger.voids
+
+    def test_an_attribute_couples_nobody_and_is_not_released(self):
+        """A module may leave something on itself for the loss; the next auxiliary sees the start."""
+
+        class Leaves(nn.Linear):
+            kept = None
+
+            def forward(self, x):
+                before = getattr(self, "cache", None)
+                self.cache = x
+                return super().forward(x) if before is None else super().forward(x + before.mean())
+
+        def make():
+            return Leaves(6, 3)
+
+        far = moved(make, examples(), 0, clip=1e-3, batch_size=40, method="dpsgd")
+        assert far <= 1.0
+        model = make()
+        train(model, examples(), method="dpsgd", noise=1.0, **SMALL)
+        assert not hasattr(model, "cache")
+
+    def test_lanes_do_not_share_a_module(self):
+        """What one auxiliary leaves on the module for the loss is never another's."""
+
+        class Auxiliary(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(6, 3)
+                self.extra = torch.zeros(())
+
+            def forward(self, x):
+                self.extra = x.square().mean() * self.layer.weight.sum()
+                if float(x[0, 0].detach()) > 2.0**100:  # control flow: cannot be mapped
+                    return self.layer(2 * x)
+                return self.layer(x)
+
+        def loss(model, batch):
+            outputs = model(batch[0])
+            return F.cross_entropy(outputs, batch[1]) + model.extra
+
+        results = []
+        for threads in (1, 4):
+            before = torch.get_num_threads()
+            torch.set_num_threads(threads)
+            try:
+                torch.manual_seed(0)
+                model = Auxiliary()
+                step, loader = prepare(
+                    model, examples(400), loss=loss, sampling="partition", auxiliaries=40,
+                    noise=0.0, lr=0.1, memory="none", batch_size=200, epochs=3,
+                )  # fmt: skip
+                for batch in loader:
+                    step(batch)
+                assert [how.lanes for how in step.engine.executor.found.values()] == [True]
+            finally:
+                torch.set_num_threads(before)
+            results.append(model.layer.weight.detach().clone())
+        torch.testing.assert_close(*results, rtol=1e-6, atol=1e-7)
+
+    def test_an_embedding_that_renormalises_is_refused(self):
+        model = nn.Sequential(nn.Embedding(10, 4, max_norm=1.0), nn.Flatten(), nn.Linear(12, 3))
+        data = (torch.randint(0, 10, (40, 3)), torch.randint(0, 3, (40,)))
+        with pytest.raises(InputError, match="max_norm"):
+            train(model, data, method="dpsgd", noise=1.0, **SMALL)
+        train(dpdt.make_private_ready(model), data, method="dpsgd", noise=1.0, **SMALL)
+
+
+class Test12Replay:
+    options = {"noise": 1.0, "lr": 0.1, "sampling": "partition", "epochs": 6, "batch_size": 20}
+
+    def noise_after(self, step, loader):
+        """What a step adds to θ."""
+        before = step.engine.layout.gather().clone()
+        step(next(iter(loader)))
+        return step.engine.layout.gather() - before
+
+    def test_rewinding_draws_fresh_noise_and_counts_the_steps_again(self):
+        step, loader = prepare(nn.Linear(6, 3), examples(), **self.options)
+        batches = iter(loader)
+        for _ in range(3):
+            step(next(batches))
+        state = copy.deepcopy(step.state_dict())
+        first = self.noise_after(step, loader)
+        step.load_state_dict(state)
+        second = self.noise_after(step, loader)
+        assert float((first - second).abs().min()) > 0
+        ledger = step.writer.ledger
+        assert (ledger.steps, ledger.position, ledger.repeats) == (5, 4, True)
+        # the fourth step has cost twice what it would have
+        once, _ = prepare(nn.Linear(6, 3), examples(), **self.options)
+        for number in range(4):
+            once.writer.step(once.plan.at(number), number)
+        twice = [account(s.writer.ledger, 1e-5).guarantees[0].mu ** 2 for s in (step, once)]
+        assert twice[0] == pytest.approx(1.5 * twice[1])  # of one mini-batch: 3 steps, not 2
+
+    def test_no_secret_is_in_the_state(self):
+        step, _ = prepare(nn.Linear(6, 3), examples(), **self.options)
+        state = step.state_dict()
+        kept = step.secrets()
+        key = [int(word) for word in kept["noise"]["s"]["seed"][:2]]
+        text = json.dumps(state, default=lambda value: value.tolist())
+        assert not any(str(word) in text for word in key)
+
+    def test_a_step_cannot_be_copied(self):
+        step, _ = prepare(nn.Linear(6, 3), examples(), **self.options)
+        with pytest.raises(InputError, match="cannot be copied"):
+            copy.deepcopy(step)
+
+    def test_all_of_a_dataset_is_looked_at(self):
+        class Rows(torch.utils.data.Dataset):
+            def __init__(self, x, y):
+                self.x, self.y = x, y
+
+            def __len__(self):
+                return len(self.y)
+
+            def __getitem__(self, i):
+                return self.x[i], self.y[i]
+
+        x, y = examples()
+        changed = x.clone()
+        changed[7, 2] += 1e-3
+        one, _ = prepare(nn.Linear(6, 3), Rows(x, y), **self.options)
+        two, _ = prepare(nn.Linear(6, 3), Rows(changed, y), **self.options)
+        with pytest.raises(InputError, match="other training data"):
+            two.load_state_dict(one.state_dict())
+
+    @pytest.mark.parametrize("change", [{"noise": 2.0}, {"lr": 0.2}, {"clip": 5.0}, {"seed": 1},
+                                        {"noise_seed": 4}, {"epochs": 7}])  # fmt: skip
+    def test_a_state_of_another_run_is_refused(self, change):
+        one, _ = prepare(nn.Linear(6, 3), examples(), **{**self.options, **change})
+        two, _ = prepare(nn.Linear(6, 3), examples(), **self.options)
+        with pytest.raises(InputError, match="other settings"):
+            two.load_state_dict(one.state_dict())
+
+    def test_a_state_of_another_run_with_the_same_settings_is_refused_after_a_step(self):
+        one, first = prepare(nn.Linear(6, 3), examples(), **self.options)
+        two, second = prepare(nn.Linear(6, 3), examples(), **self.options)
+        one(next(iter(first)))
+        two(next(iter(second)))
+        with pytest.raises(InputError, match="another run"):
+            two.load_state_dict(one.state_dict())
+
+
+class Test13Resume:
+    def interrupted(self, tmp_path, monkeypatch, *overrides):
+        chosen = config.load("digits", ("train.epochs=6", *overrides))
+
+        class Now(running.Interrupt):
+            count = 0
+
+            @property
+            def asked(self):
+                self.count += 1
+                return self.count > 3
+
+            @asked.setter
+            def asked(self, value):
+                pass
+
+        with monkeypatch.context() as patch:
+            patch.setattr(running, "Interrupt", Now)
+            run(chosen, tmp_path / "run", show_progress=False)
+        return chosen, tmp_path / "run"
+
+    @pytest.mark.parametrize(
+        "edit",
+        ["train.seed=1", "method.lr=0.5", "privacy.epsilon=50.0", "train.epochs=7",
+         "privacy.delta=1e-6"],
+    )  # fmt: skip
+    def test_an_edited_configuration_is_refused(self, edit, tmp_path, monkeypatch):
+        _, folder = self.interrupted(tmp_path, monkeypatch)
+        before = (folder / "ledger.jsonl").read_bytes()
+        edited = config.load(str(folder / "config.toml"), (edit,))
+        with pytest.raises(InputError, match="the configuration changed"):
+            run(edited, folder, show_progress=False, resume=True)
+        assert (folder / "ledger.jsonl").read_bytes() == before
+
+    @pytest.mark.parametrize(
+        ("target", "value", "what"),
+        [
+            ("torch.get_num_threads", lambda: 77, "number of threads"),
+            ("torch.__version__", "0.0", "versions of torch"),
+        ],
+    )
+    def test_another_machine_or_version_is_refused(
+        self, target, value, what, tmp_path, monkeypatch
+    ):
+        chosen, folder = self.interrupted(tmp_path, monkeypatch)
+        monkeypatch.setattr(target, value)
+        with pytest.raises(InputError, match=what):
+            run(chosen, folder, show_progress=False, resume=True)
+
+    def test_a_ledger_with_fewer_steps_than_the_checkpoint_is_refused(self, tmp_path, monkeypatch):
+        chosen, folder = self.interrupted(tmp_path, monkeypatch)
+        ledger = folder / "ledger.jsonl"
+        lines = ledger.read_text().splitlines(keepends=True)
+        ledger.write_text("".join(lines[:4]))  # a tail that was cut off
+        with pytest.raises(InputError, match="does not begin with the steps of the checkpoint"):
+            run(chosen, folder, show_progress=False, resume=True)
+
+    def test_batches_of_ones_own_are_refused(self):
+        x, y = examples()
+        step, loader = prepare(nn.Linear(6, 3), (x, y), noise=1.0, lr=0.1, **SMALL)
+        mine = Batch(step=0, epoch=0, data=(x[:1].repeat(10, 1), y[:1].repeat(10)), sizes=(1,) * 10)
+        with pytest.raises(InputError, match="each batch of the loader"):
+            step(mine)
+        batch = next(iter(loader))
+        batch.data[0].sub_(batch.data[0].mean(0))
+        with pytest.raises(InputError, match="was changed after"):
+            step(batch)
+
+    def users(self, owners, n=40):
+        step, loader = prepare(
+            nn.Linear(6, 3), examples(n), users=owners, unit="user", auxiliaries=5, noise=1.0,
+            lr=0.1, sampling="partition", **SMALL,
+        )  # fmt: skip
+        home = {}
+        for number in range(step.plan.header.batches):
+            indices, sizes = loader.sampler.batch(number)
+            for i, k in zip(indices, np.repeat(np.arange(5), sizes), strict=True):
+                home.setdefault(i, set()).add(int(k))
+        assert len(home) == n
+        return home
+
+    @pytest.mark.parametrize(
+        "owners",
+        [
+            [frozenset({i % 7, (i % 7) + 100}) for i in range(40)],
+            [(i % 7, None) for i in range(40)],
+            [[None, "a", 3][i % 3] for i in range(40)],
+            np.arange(40) % 7,
+            torch.arange(40) % 7,
+            [torch.tensor(i % 7) for i in range(40)],
+        ],
+    )
+    def test_all_of_a_user_is_in_one_auxiliary(self, owners):
+        home = self.users(owners)
+        plain = owners.tolist() if hasattr(owners, "tolist") else owners
+        plain = [o.item() if hasattr(o, "item") else o for o in plain]
+        for user in set(plain):
+            assert len(set.union(*(home[i] for i in range(40) if plain[i] == user))) == 1
+
+    @pytest.mark.parametrize(
+        ("owners", "message"),
+        [
+            ({i: i % 3 for i in range(40)}, "must be a sequence, one owner for each example"),
+            ([[i] for i in range(40)], "must be hashable"),
+            ([math.nan] * 40, "must equal themselves"),
+            ([1] * 39, "39 owners for 40 examples"),
+        ],
+    )
+    def test_what_is_no_list_of_owners_is_refused(self, owners, message):
+        with pytest.raises(InputError, match=message):
+            self.users(owners)
+
+
+class Test14Ledger:
+    def test_no_step_is_taken_after_the_end(self, tmp_path):
+        for ending in ("finish", "pause"):
+            path = tmp_path / f"{ending}.jsonl"
+            model = nn.Linear(6, 3)
+            step, loader = prepare(model, examples(), noise=1.0, lr=0.1, ledger=path, **SMALL)
+            batches = iter(loader)
+            step(next(batches))
+            getattr(step, ending)()
+            weights = model.weight.detach().clone()
+            with pytest.raises(InputError, match="ended or is paused"):
+                step(next(batches))
+            assert torch.equal(model.weight, weights)
+            assert Ledger.read(path).steps == step.writer.ledger.steps == 1
+
+    def test_it_is_on_the_disk_before_anything_leaves(self, tmp_path, monkeypatch):
+        synced = []
+        monkeypatch.setattr(
+            "dpdt.ledger.os.fsync", lambda handle: synced.append(path.read_text().count('"step",'))
+        )
+        path = tmp_path / "ledger.jsonl"
+        step, loader = prepare(nn.Linear(6, 3), examples(), noise=1.0, lr=0.1, ledger=path, **SMALL)
+        batches = iter(loader)
+        step(next(batches))
+        step(next(batches))
+        step.export("something")
+        assert synced[-1] == 2
+        step(next(batches))
+        step.finish()
+        assert synced[-1] == 3
+
+    def test_an_open_end_is_told(self, tmp_path):
+        path = tmp_path / "ledger.jsonl"
+        step, loader = prepare(nn.Linear(6, 3), examples(), noise=1.0, lr=0.1, ledger=path, **SMALL)
+        for batch in loader:
+            step(batch)
+        step.finish()
+        whole = account(Ledger.read(path), 1e-5)
+        assert whole.closed
+        assert "not closed" not in str(whole)
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:5]))
+        cut = account(Ledger.read(path), 1e-5)
+        assert cut.epsilon < whole.epsilon
+        assert not cut.closed
+        assert "not closed" in str(cut)
+        assert cut.as_json()["closed"] is False

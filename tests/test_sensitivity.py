@@ -1,0 +1,282 @@
+"""The property that composition rests on: one record moves the released mean by no more than the
+accountant is told.
+
+For drawn methods, samplings, memories, models and data, the mean before noise is computed on a data
+set and on a neighbour, from the same θ. It may move, in every block, by at most what the accountant
+computes from the setting that the ledger records. There is no tolerance: what rounding may add is in
+that number. Models draw random numbers, keep state, mix examples, compute in other dtypes; records
+are tiny, huge, or not finite. A model that is refused releases nothing.
+
+DPDT_CASES sets the number of cases; 50,000 take about an hour on two cores.
+"""
+
+import contextlib
+import os
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dpdt.accounting.composition import sensitivities
+from dpdt.errors import InputError
+from dpdt.methods.loop import prepare
+
+CASES = int(os.environ.get("DPDT_CASES", "2000"))
+INPUTS, CLASSES = 7, 3
+
+
+class Noisy(nn.Linear):
+    """Draws from torch's generator in a way that cannot be mapped over examples by a key."""
+
+    def forward(self, x):
+        return super().forward(x + 0.5 * torch.randn_like(x))
+
+
+class Foreign(nn.Linear):
+    """Draws from numpy's and Python's generators."""
+
+    def forward(self, x):
+        return super().forward(x * (1 + float(np.random.rand()) + random.random()))
+
+
+class Leaves(nn.Linear):
+    """Leaves something on itself, and uses what the last call has left."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.last = None
+
+    def forward(self, x):
+        before, self.last = self.last, x.detach().mean()
+        return super().forward(x if before is None else x + before)
+
+
+class Running(nn.Linear):
+    """A running mean in an attribute."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.mean = torch.zeros(sizes[0])
+
+    def forward(self, x):
+        self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(0)
+        return super().forward(x - self.mean)
+
+
+class Remembers(nn.Linear):
+    """A list that grows."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(float(x.detach().sum()) if not torch._C._functorch.is_batchedtensor(x) else 0.0)
+        return super().forward(x + len(self.seen))
+
+
+class Writes(nn.Linear):
+    """Writes past torch's version counter, into its own weights and a buffer."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("kept", torch.zeros(sizes[0]))
+
+    def forward(self, x):
+        with contextlib.suppress(RuntimeError):
+            self.kept.data += x.detach().mean(0)
+        return super().forward(x + self.kept)
+
+
+class Centred(nn.Linear):
+    """Mixes the examples that it is given."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
+class Folded(nn.Module):
+    """Treats positions as if they were examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(1), nn.Linear(1, CLASSES)
+
+    def forward(self, x):
+        return self.layer(self.norm(x.reshape(-1, 1))).reshape(len(x), -1, CLASSES).sum(1)
+
+
+def deep(*middle):
+    return nn.Sequential(nn.Linear(INPUTS, 5), *middle, nn.Linear(5, CLASSES))
+
+
+def conv():
+    layers = nn.Unflatten(1, (1, INPUTS)), nn.Conv1d(1, 4, 3), nn.Dropout1d(0.3), nn.Tanh()
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * (INPUTS - 2), CLASSES))
+
+
+MODELS = {
+    "linear": lambda: nn.Linear(INPUTS, CLASSES),
+    "no bias": lambda: nn.Linear(INPUTS, CLASSES, bias=False),
+    "double": lambda: nn.Linear(INPUTS, CLASSES).double(),
+    "deep": lambda: deep(nn.Tanh()),
+    "deep double": lambda: deep(nn.ReLU()).double(),
+    "norm": lambda: deep(nn.LayerNorm(5), nn.ReLU()),
+    "dropout": lambda: deep(nn.Dropout(0.5)),
+    "dropout in place": lambda: deep(nn.Dropout(0.3, inplace=True)),
+    "alpha dropout": lambda: deep(nn.SELU(), nn.AlphaDropout(0.3)),
+    "conv": conv,
+    "noisy": lambda: Noisy(INPUTS, CLASSES),
+    "foreign": lambda: Foreign(INPUTS, CLASSES),
+    "leaves": lambda: Leaves(INPUTS, CLASSES),
+    "running": lambda: Running(INPUTS, CLASSES),
+    "remembers": lambda: Remembers(INPUTS, CLASSES),
+    "writes": lambda: Writes(INPUTS, CLASSES),
+    "centred": lambda: Centred(INPUTS, CLASSES),
+    "folded": Folded,
+}
+
+METHODS = [
+    {"method": "dpdt", "sampling": "poisson", "memory": "shared"},
+    {"method": "dpdt", "sampling": "poisson", "memory": "none"},
+    {"method": "dpdt", "sampling": "poisson", "memory": "none", "relation": "replace-one"},
+    {"method": "dpdt", "sampling": "poisson", "memory": "shared", "auxiliaries": 3},
+    {"method": "dpdt", "sampling": "poisson", "memory": "none", "auxiliaries": 4},
+    {"method": "dpdt", "sampling": "partition", "memory": "shared"},
+    {"method": "dpdt", "sampling": "partition", "memory": "none", "auxiliaries": 3},
+    {"method": "dpdt", "sampling": "partition", "memory": "auxiliary", "auxiliaries": 3},
+    {"method": "dpdt", "sampling": "partition", "memory": "auxiliary", "auxiliaries": 2,
+     "preconditioner": "rmsprop"},
+    {"method": "dpdt", "sampling": "poisson", "memory": "shared", "preconditioner": "adam"},
+    {"method": "dpsgd", "clipping": "flat"},
+    {"method": "dpsgd", "clipping": "layer"},
+    {"method": "dpsgd", "clipping": "automatic"},
+    {"method": "gep", "directions": 4},
+]  # fmt: skip
+
+SCALES = st.sampled_from([1.0, 1.0, 1.0, 1e-20, 1e6, 1e12, 1e20, 1e30, 3e38, torch.inf, torch.nan])
+
+cases = st.fixed_dictionaries(
+    {
+        "method": st.sampled_from(METHODS),
+        "model": st.sampled_from(sorted(MODELS)),
+        "granularity": st.sampled_from(["model", "layer", "tensor"]),
+        "clip": st.sampled_from([1e-30, 1e-22, 1e-6, 0.1, 1.0, 1e6]),
+        "examples": st.integers(6, 40),
+        "share": st.sampled_from([0.2, 0.5, 1.0]),
+        "scales": st.lists(SCALES, min_size=1, max_size=6),
+        "own_loss": st.booleans(),
+        "autocast": st.booleans(),
+        "seed": st.integers(0, 10_000),
+    }
+)
+
+
+def draw_data(case):
+    """Examples, and the record that is another, or absent, in the neighbour."""
+    generator = torch.Generator().manual_seed(case["seed"])
+    n = case["examples"]
+    scales = torch.tensor([case["scales"][i % len(case["scales"])] for i in range(n + 1)])
+    x = torch.randn(n + 1, INPUTS, generator=generator) * scales.unsqueeze(1)
+    y = torch.randint(0, CLASSES, (n + 1,), generator=generator)
+    target = int(torch.randint(0, n, (1,), generator=generator))
+    return (x[:n], y[:n]), target, (x[n], y[n])
+
+
+def own_loss(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+class Caught(Exception):
+    """The mean before noise, on its way out."""
+
+    def __init__(self, total, divisor, spacing):
+        s = torch.as_tensor(spacing, dtype=torch.float64)
+        mean = total / divisor
+        self.mean = torch.where(s > 0, (mean / s).round() * s, mean).numpy()
+
+
+def prepared(case, data, absent=None):
+    torch.manual_seed(case["seed"])
+    model = MODELS[case["model"]]()
+    data = (data[0].to(next(model.parameters()).dtype), data[1])
+    size = max(4, int(case["share"] * case["examples"]))
+    options = dict(case["method"])
+    if options["method"] == "dpdt":
+        options |= {"granularity": case["granularity"], "lr": 0.3, "penalty": 2.0}
+    if case["own_loss"]:
+        options["loss"] = own_loss
+    public = torch.randn(8, INPUTS).to(data[0].dtype)
+    return prepare(
+        model, data, epochs=4, batch_size=size, noise=1.0, clip=case["clip"], noise_seed=5,
+        public=public if options["method"] == "gep" else None, absent=absent, **options,
+    )  # fmt: skip
+
+
+def means(case, steps, monkeypatch):
+    """The means that steps release before noise; None where a step is refused."""
+    found = []
+
+    def spy(total, *, divisor, noise, spacing, source):
+        found[-1].append(Caught(total, divisor, spacing).mean)
+        return torch.zeros_like(total)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpdt.algorithm.publish.perturbed", spy)
+        patch.setattr("dpdt.methods.gep.perturbed", spy)
+        for step, batch in steps:
+            found.append([])
+            context = (
+                torch.autocast("cpu", dtype=torch.bfloat16)
+                if case["autocast"]
+                else contextlib.nullcontext()
+            )
+            with context:
+                step.engine.step(batch, step.plan.at(batch.step))
+    return found
+
+
+def blocks_of(step, mean):
+    """The released vectors block by block, without padding."""
+    if len(mean) == 2:  # gep
+        return mean
+    layout = getattr(step.engine, "layout", None)
+    (flat,) = mean
+    ends = np.cumsum([0, *layout.columns.sizes])
+    return [flat[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+
+
+@settings(max_examples=CASES, suppress_health_check=list(HealthCheck))
+@given(cases)
+def test_one_record_moves_the_mean_by_no_more_than_is_accounted(case):
+    (x, y), target, (other_x, other_y) = draw_data(case)
+    changed = (x.clone(), y.clone())
+    changed[0][target], changed[1][target] = other_x, other_y
+    with warnings.catch_warnings(), contextlib.suppress(InputError):
+        warnings.simplefilter("ignore")
+        step, loader = prepared(case, (x, y))
+        header = step.plan.header
+        if header.relation == "add-remove":
+            absent = np.zeros(len(x), dtype=bool)
+            absent[target] = True
+            twin, other = prepared(case, (x, y), absent)
+        else:
+            twin, other = prepared(case, changed)
+        for number, batches in enumerate(zip(loader, other, strict=True)):
+            if number == 2:
+                break
+            twin.engine.load_state_dict(step.engine.state_dict())
+            pairs = zip((step, twin), batches, strict=True)
+            found = means(case, pairs, None)
+            limits = sensitivities(step.plan.at(number), header)
+            if header.sampling == "poisson" and header.relation == "replace-one":
+                limits = [2 * limit for limit in limits]  # it says how far one is from none
+            both = [blocks_of(step, mean) for mean in found]
+            for a, b, limit in zip(*both, limits, strict=True):
+                moved = a.astype(np.longdouble) - b.astype(np.longdouble)
+                assert np.sqrt((moved**2).sum()) <= limit
