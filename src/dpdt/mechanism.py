@@ -91,20 +91,24 @@ class BoundedSum:
         self.total += self.blocks.scaled_sum(x, factors)
         return norms
 
-    def add_products(self, left: Tensor, right: Tensor) -> Tensor:
+    def add_products(self, left: Tensor, right: Tensor, *, constant: bool) -> Tensor:
         """Add contributions that are outer products, left ⊗ right row by row, never written out.
 
-        The sum is laid out as [left, right] entries, flat, in one block. Returns the norms before.
+        With `constant`, right has a further entry that is always 1. The sum is laid out as
+        [left, right] entries, flat, in one block. Returns the norms before.
         """
-        left, right = left.double(), right.double()
-        norms, factors = self._factors(
-            (torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=1))
-            .unsqueeze(1)
-        )  # fmt: skip
+        left = left.double()
+        squares = torch.linalg.vector_norm(right, dim=1, dtype=torch.float64).square_()
+        sides = torch.linalg.vector_norm(left, dim=1), (squares + float(constant)).sqrt_()
+        norms, factors = self._factors((sides[0] * sides[1]).unsqueeze(1))
         broken = factors == 0.0
         if bool(broken.any()):
             left, right = left.masked_fill(broken, 0.0), right.masked_fill(broken, 0.0)
-        self.total += ((left * factors).t() @ right).flatten()
+        left = left * factors
+        total = self.total.view(left.shape[1], -1)
+        total[:, : right.shape[1]] += left.t() @ right.double()
+        if constant:
+            total[:, -1] += left.sum(0)
         return norms
 
     def _factors(self, norms: Tensor) -> tuple[Tensor, Tensor]:

@@ -42,8 +42,6 @@ CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough f
 EXAMPLES = 256  # examples that are differentiated at once when vectorised
 LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
 OUTER = 1 << 22  # numbers in the inputs of a linear head at once
-TRIES = 32  # inputs on which places are compared
-LARGE = 5000  # numbers in a gradient
 CLASSES = (1, 16)  # places that must come out equal: all, or those of a class
 UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError)
 
@@ -169,7 +167,8 @@ class Executor:
             x, labels = examples
             return head.differentiate(x.flatten(1).to(self.layout.dtype), labels)[0]
 
-        classes = 1 if batch.fixed else _equal_places(gradients, batch.data, 1, rows, TRIES)
+        tries = _tries(head.layer.in_features)
+        classes = 1 if batch.fixed else _equal_places(gradients, batch.data, 1, rows, tries)
         return None if classes is None else How(head=True, rows=rows, classes=classes)
 
     def arrange(self, batch: Batch) -> None:
@@ -209,7 +208,7 @@ class Executor:
         rows = _rows(self.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))
         keys = torch.zeros(rows, dtype=torch.int64)
         buffers = [torch.empty(rows, layout.size, dtype=layout.dtype) for _ in range(2)]
-        tries = TRIES if layout.size < LARGE else 3  # in many numbers a difference shows at once
+        tries = _tries(layout.size)
         for keyed in (None, (self.seed, 0, keys)):
 
             def contributions(examples: Data, keyed: Any = keyed) -> Tensor:
@@ -277,6 +276,11 @@ def _rows(number: int, most: int) -> int:
     most = max(1, min(most, number))
     rows = -(-number // -(-number // most))
     return -(-rows // 16) * 16
+
+
+def _tries(numbers: int) -> int:
+    """Inputs to compare places on: where many numbers are summed, a difference shows at once."""
+    return 32 if numbers < 2000 else 4
 
 
 def _equal_places(

@@ -54,18 +54,17 @@ class Head:
         """Numbers in a gradient, the bias included."""
         return self.layer.out_features * (self.layer.in_features + (self.layer.bias is not None))
 
-    def differentiate(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """δ and (x, 1), both in float64, and the losses."""
+    def differentiate(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """δ, in float64, and the losses."""
         layer, extra = self.layer, -self.layer.in_features % ALIGNED
-        x, weight = F.pad(x, (0, extra)), F.pad(layer.weight.detach(), (0, extra))
+        weight = layer.weight.detach()
+        if extra:
+            x, weight = F.pad(x, (0, extra)), F.pad(weight, (0, extra))
         with torch.enable_grad():
             outputs = F.linear(x, weight, layer.bias).detach().double().requires_grad_()
             losses = F.cross_entropy(outputs, y, reduction="none")
             (delta,) = torch.autograd.grad(losses.sum(), outputs)
-        right = x[:, : layer.in_features].double()
-        if layer.bias is not None:
-            right = torch.cat((right, right.new_ones(len(x), 1)), 1)
-        return delta, right, losses.detach()
+        return delta, losses.detach()
 
     def flat(self, layout: Layout, total: Tensor) -> Tensor:
         """A sum of outer products as a flat vector of the layout."""

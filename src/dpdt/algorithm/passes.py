@@ -60,9 +60,13 @@ class Pass:
         for places in self._chunks():
             x, y = self._gather(places)
             inputs = x.flatten(1).to(self.owner.layout.dtype)
-            delta, right, losses = head.differentiate(inputs, y)
+            delta, losses = head.differentiate(inputs, y)
             real = places >= 0
-            norms = own.add_products(delta[real] * scale, right[real])
+            norms = own.add_products(
+                delta[real] * scale,
+                inputs if bool(real.all()) else inputs[real],
+                constant=head.layer.bias is not None,
+            )
             self.losses[places[real]] = losses[real]
             tally.add(_seen(norms))
         target.total += head.flat(self.owner.layout, own.total)
