@@ -137,7 +137,9 @@ class Test2Noise:
         if method == "pate":
             options |= {"teachers": 4, "teacher_epochs": 1}
         model = nn.Linear(6, 3)
-        result = train(model, examples(), method=method, noise=1.0, noise_seed=1, **SMALL, **options)
+        result = train(
+            model, examples(), method=method, noise=1.0, noise_seed=1, **SMALL, **options
+        )
         assert math.isinf(result.privacy.epsilon)
         assert "seed" in result.privacy.guarantees[0].failed.why
 

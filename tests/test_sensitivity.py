@@ -22,9 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from dpdt.accounting import account
 from dpdt.accounting.composition import sensitivities
 from dpdt.errors import InputError
 from dpdt.methods.loop import prepare
+from dpdt.models.networks import bounded_linear
 
 CASES = int(os.environ.get("DPDT_CASES", "2000"))
 INPUTS, CLASSES = 7, 3
@@ -76,7 +78,7 @@ class Remembers(nn.Linear):
         self.seen = []
 
     def forward(self, x):
-        self.seen.append(float(x.detach().sum()) if not torch._C._functorch.is_batchedtensor(x) else 0.0)
+        self.seen.append(x.detach())
         return super().forward(x + len(self.seen))
 
 
@@ -192,13 +194,11 @@ def own_loss(model, batch):
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-class Caught(Exception):
-    """The mean before noise, on its way out."""
-
-    def __init__(self, total, divisor, spacing):
-        s = torch.as_tensor(spacing, dtype=torch.float64)
-        mean = total / divisor
-        self.mean = torch.where(s > 0, (mean / s).round() * s, mean).numpy()
+def on_lattice(total, divisor, spacing):
+    """The mean as it is before noise is added."""
+    s = torch.as_tensor(spacing, dtype=torch.float64)
+    mean = total / divisor
+    return torch.where(s > 0, (mean / s).round() * s, mean).numpy()
 
 
 def prepared(case, data, absent=None):
@@ -218,12 +218,12 @@ def prepared(case, data, absent=None):
     )  # fmt: skip
 
 
-def means(case, steps, monkeypatch):
+def means(case, steps):
     """The means that steps release before noise; None where a step is refused."""
     found = []
 
     def spy(total, *, divisor, noise, spacing, source):
-        found[-1].append(Caught(total, divisor, spacing).mean)
+        found[-1].append(on_lattice(total, divisor, spacing))
         return torch.zeros_like(total)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -272,7 +272,7 @@ def test_one_record_moves_the_mean_by_no_more_than_is_accounted(case):
                 break
             twin.engine.load_state_dict(step.engine.state_dict())
             pairs = zip((step, twin), batches, strict=True)
-            found = means(case, pairs, None)
+            found = means(case, pairs)
             limits = sensitivities(step.plan.at(number), header)
             if header.sampling == "poisson" and header.relation == "replace-one":
                 limits = [2 * limit for limit in limits]  # it says how far one is from none
@@ -280,3 +280,67 @@ def test_one_record_moves_the_mean_by_no_more_than_is_accounted(case):
             for a, b, limit in zip(*both, limits, strict=True):
                 moved = a.astype(np.longdouble) - b.astype(np.longdouble)
                 assert np.sqrt((moved**2).sum()) <= limit
+
+
+@settings(max_examples=max(40, CASES // 40), suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(["linear", "deep", "dropout", "alpha dropout", "noisy", "foreign", "running"]),
+    st.integers(2, 6),
+    st.integers(0, 1000),
+    SCALES,
+)
+def test_one_record_moves_one_teachers_vote(model, teachers, seed, scale):
+    """PATE: the counts of a query move by √2 at most, the largest of them by 1."""
+    case = {"seed": seed, "examples": 12, "scales": [1.0, scale]}
+    (x, y), target, _ = draw_data(case)
+    counts = []
+    for there in (True, False):
+        torch.manual_seed(seed)
+        absent = np.zeros(len(x), dtype=bool)
+        absent[target] = not there
+        step, loader = prepare(
+            MODELS[model](), (x, y), method="pate", public=torch.randn(9, INPUTS), noise=1.0,
+            teachers=teachers, teacher_epochs=2, absent=absent, batch_size=6,
+        )  # fmt: skip
+        for batch in loader:
+            if batch.step == teachers:
+                break
+            step.engine.step(batch, step.plan.at(batch.step))
+        counts.append(step.engine.counts)
+    change = counts[0] - counts[1]
+    assert float(change.norm(dim=1).max()) <= 2**0.5
+    assert float((counts[0].max(1).values - counts[1].max(1).values).abs().max()) <= 1.0
+
+
+@settings(max_examples=max(100, CASES // 10), suppress_health_check=list(HealthCheck))
+@given(
+    st.integers(1, 5), st.integers(1, 6), st.sampled_from([0.1, 1.0, 30.0]),
+    st.lists(SCALES, min_size=1, max_size=6), st.integers(0, 10_000),
+)  # fmt: skip
+def test_where_the_convex_bound_is_valid_a_record_moves_the_mean_by_its_share(
+    auxiliaries, size, radius, scales, seed
+):
+    """No clipping: one example of b in its micro-batch moves the mean by 2·(2ρη√2R)/(K·b)."""
+    case = {"seed": seed, "examples": auxiliaries * size * 2, "scales": scales, "autocast": False}
+    (x, y), target, (other_x, other_y) = draw_data(case)
+    changed = (x.clone(), y.clone())
+    changed[0][target], changed[1][target] = other_x, other_y
+    most = float(np.sqrt(2 * (radius**2 + 1)))
+    pairs = []
+    for data in ((x, y), changed):
+        torch.manual_seed(seed)
+        step, loader = prepare(
+            bounded_linear(INPUTS, CLASSES, radius), data, memory="none", sampling="partition",
+            auxiliaries=auxiliaries, batch_size=auxiliaries * size, lr=0.01, penalty=3.0, noise=1.0,
+            clip=0.07 * most, granularity="model", release="last", global_lr=0.001, epochs=2,
+        )  # fmt: skip
+        pairs.append([(step, batch) for batch in loader])
+    valid = {g.accountant: g.valid for g in account(step.plan.ledger(), 1e-5).guarantees}
+    assert valid["hidden-state-convex"]
+    (rounding,) = step.plan.at(0).rounding
+    limit = 2 * (2 * 3.0 * 0.01 * most) / (auxiliaries * size) + rounding
+    for pair in list(zip(*pairs, strict=True))[:2]:  # both mini-batches, from the same θ
+        found = [blocks_of(step, mean) for mean in means(case, pair)]
+        ((a,), (b,)) = found
+        assert np.sqrt(((a.astype(np.longdouble) - b) ** 2).sum()) <= limit
+        pair[1][0].engine.load_state_dict(pair[0][0].engine.state_dict())
