@@ -1,4 +1,4 @@
-"""Ways in which a printed ε was false once, each as it was found. All fail without their mending."""
+"""Ways in which a printed ε was false once, each as it was found."""
 
 import copy
 import json
@@ -436,16 +436,20 @@ class Test11State:
         CLOSURE.clear()
         step, loader = prepare(Carries(how), examples(), noise=1.0, epochs=8, batch_size=20,
                                **options)  # fmt: skip
-        with pytest.raises(InputError, match=r"chang|keeps something"):
+
+        def go():
             for batch in loader:
                 step(batch)
                 CLOSURE.append(1.0)
             step.finish()
+
+        with pytest.raises(InputError, match=r"chang|keeps something"):
+            go()
         assert math.isinf(step.privacy().epsilon)
         assert step.writer.ledger.voids
 
     def test_an_attribute_couples_nobody_and_is_not_released(self):
-        """A module may leave something on itself for the loss; the next auxiliary sees the start."""
+        """A module may leave something on itself; the next auxiliary sees the start."""
 
         class Leaves(nn.Linear):
             kept = None
@@ -510,9 +514,10 @@ class Test11State:
         train(dpdt.make_private_ready(model), data, method="dpsgd", noise=1.0, **SMALL)
 
 
-class Test12Replay:
-    options = {"noise": 1.0, "lr": 0.1, "sampling": "partition", "epochs": 6, "batch_size": 20}
+REPLAY = {"noise": 1.0, "lr": 0.1, "sampling": "partition", "epochs": 6, "batch_size": 20}
 
+
+class Test12Replay:
     def noise_after(self, step, loader):
         """What a step adds to θ."""
         before = step.engine.layout.gather().clone()
@@ -520,7 +525,7 @@ class Test12Replay:
         return step.engine.layout.gather() - before
 
     def test_rewinding_draws_fresh_noise_and_counts_the_steps_again(self):
-        step, loader = prepare(nn.Linear(6, 3), examples(), **self.options)
+        step, loader = prepare(nn.Linear(6, 3), examples(), **REPLAY)
         batches = iter(loader)
         for _ in range(3):
             step(next(batches))
@@ -532,14 +537,14 @@ class Test12Replay:
         ledger = step.writer.ledger
         assert (ledger.steps, ledger.position, ledger.repeats) == (5, 4, True)
         # the fourth step has cost twice what it would have
-        once, _ = prepare(nn.Linear(6, 3), examples(), **self.options)
+        once, _ = prepare(nn.Linear(6, 3), examples(), **REPLAY)
         for number in range(4):
             once.writer.step(once.plan.at(number), number)
         twice = [account(s.writer.ledger, 1e-5).guarantees[0].mu ** 2 for s in (step, once)]
         assert twice[0] == pytest.approx(1.5 * twice[1])  # of one mini-batch: 3 steps, not 2
 
     def test_no_secret_is_in_the_state(self):
-        step, _ = prepare(nn.Linear(6, 3), examples(), **self.options)
+        step, _ = prepare(nn.Linear(6, 3), examples(), **REPLAY)
         state = step.state_dict()
         kept = step.secrets()
         key = [int(word) for word in kept["noise"]["s"]["seed"][:2]]
@@ -547,7 +552,7 @@ class Test12Replay:
         assert not any(str(word) in text for word in key)
 
     def test_a_step_cannot_be_copied(self):
-        step, _ = prepare(nn.Linear(6, 3), examples(), **self.options)
+        step, _ = prepare(nn.Linear(6, 3), examples(), **REPLAY)
         with pytest.raises(InputError, match="cannot be copied"):
             copy.deepcopy(step)
 
@@ -565,22 +570,22 @@ class Test12Replay:
         x, y = examples()
         changed = x.clone()
         changed[7, 2] += 1e-3
-        one, _ = prepare(nn.Linear(6, 3), Rows(x, y), **self.options)
-        two, _ = prepare(nn.Linear(6, 3), Rows(changed, y), **self.options)
+        one, _ = prepare(nn.Linear(6, 3), Rows(x, y), **REPLAY)
+        two, _ = prepare(nn.Linear(6, 3), Rows(changed, y), **REPLAY)
         with pytest.raises(InputError, match="other training data"):
             two.load_state_dict(one.state_dict())
 
     @pytest.mark.parametrize("change", [{"noise": 2.0}, {"lr": 0.2}, {"clip": 5.0}, {"seed": 1},
                                         {"noise_seed": 4}, {"epochs": 7}])  # fmt: skip
     def test_a_state_of_another_run_is_refused(self, change):
-        one, _ = prepare(nn.Linear(6, 3), examples(), **{**self.options, **change})
-        two, _ = prepare(nn.Linear(6, 3), examples(), **self.options)
+        one, _ = prepare(nn.Linear(6, 3), examples(), **{**REPLAY, **change})
+        two, _ = prepare(nn.Linear(6, 3), examples(), **REPLAY)
         with pytest.raises(InputError, match="other settings"):
             two.load_state_dict(one.state_dict())
 
     def test_a_state_of_another_run_with_the_same_settings_is_refused_after_a_step(self):
-        one, first = prepare(nn.Linear(6, 3), examples(), **self.options)
-        two, second = prepare(nn.Linear(6, 3), examples(), **self.options)
+        one, first = prepare(nn.Linear(6, 3), examples(), **REPLAY)
+        two, second = prepare(nn.Linear(6, 3), examples(), **REPLAY)
         one(next(iter(first)))
         two(next(iter(second)))
         with pytest.raises(InputError, match="another run"):

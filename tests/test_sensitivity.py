@@ -3,8 +3,8 @@ accountant is told.
 
 For drawn methods, samplings, memories, models and data, the mean before noise is computed on a data
 set and on a neighbour, from the same θ. It may move, in every block, by at most what the accountant
-computes from the setting that the ledger records. There is no tolerance: what rounding may add is in
-that number. Models draw random numbers, keep state, mix examples, compute in other dtypes; records
+computes from the setting that the ledger records. There is no tolerance: what rounding may add is
+in that number. Models draw random numbers, keep state, mix examples, compute in other dtypes; records
 are tiny, huge, or not finite. A model that is refused releases nothing.
 
 DPDT_CASES sets the number of cases; 50,000 take about an hour on two cores.
@@ -14,6 +14,7 @@ import contextlib
 import os
 import random
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -248,7 +249,7 @@ def blocks_of(step, mean):
     layout = getattr(step.engine, "layout", None)
     (flat,) = mean
     ends = np.cumsum([0, *layout.columns.sizes])
-    return [flat[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [flat[a:b] for a, b in pairwise(ends)]
 
 
 @settings(max_examples=CASES, suppress_health_check=list(HealthCheck))
