@@ -143,3 +143,25 @@ def test_settings_of_the_paper_reach_the_adapters(encoder):
     adapter = next(m for n, m in model.named_modules() if n.endswith("self.query"))
     assert adapter.scaling == {"default": 32 / 16}
     assert settings(noise=1.0).method.name == "dpdt"
+
+
+def test_features_of_a_text_do_not_depend_on_the_others(encoder):
+    """To the bit: neither on how many there are, nor on how long they are, nor on their order."""
+    chosen = Model(name="tiny", trained="head", length=16)
+    model = models.build(chosen, FACTS, 0)
+    many = [" ".join(WORDS[(i * j) % 7] for j in range(1 + i % 11)) for i in range(150)]
+
+    def of(texts):
+        tokens = pretrained.encode(chosen, texts)
+        return models.features(model, (tokens, torch.zeros(len(texts), dtype=torch.long)))[0]
+
+    whole = of(many)
+    changed = of([*many[:40], "bad " * 12, *many[41:]])
+    others = [i for i in range(150) if i != 40]
+    assert torch.equal(whole[others], changed[others])
+    assert not torch.equal(whole[40], changed[40])
+    assert torch.equal(of(many[10:71]), whole[10:71])
+    assert torch.equal(of(many[::-1]), whole.flip(0))
+    # and they are the model's own, up to rounding
+    alone = torch.cat([model.features(pretrained.encode(chosen, [t])) for t in many[:20]])
+    torch.testing.assert_close(whole[:20], alone.detach(), rtol=1e-4, atol=1e-5)

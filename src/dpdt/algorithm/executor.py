@@ -29,10 +29,11 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from dpdt.algorithm.auxiliary import Tally
-from dpdt.algorithm.batch import Batch, Data, tree_map
+from dpdt.algorithm.batch import Batch, Data
 from dpdt.algorithm.gradients import Head, Loss, channels_last, looped, vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.passes import Contribute, How, Pass
+from dpdt.algorithm.places import equal_places, made_up, rows_of, same_bits, tries_of
 from dpdt.algorithm.randomness import Globals, kept
 from dpdt.algorithm.readiness import refuse_unready
 from dpdt.algorithm.state import State, Tainted, replica
@@ -42,7 +43,6 @@ CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough f
 EXAMPLES = 256  # examples that are differentiated at once when vectorised
 LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
 OUTER = 1 << 22  # numbers in the inputs of a linear head at once
-CLASSES = (1, 16)  # places that must come out equal: all, or those of a class
 UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError)
 
 
@@ -161,14 +161,14 @@ class Executor:
         head, y = self.head, batch.data[1]
         if y.dim() != 1 or y.is_floating_point():
             return None
-        rows = _rows(self.auxiliaries, max(16, OUTER // head.layer.in_features))
+        rows = rows_of(self.auxiliaries, max(16, OUTER // head.layer.in_features))
 
         def gradients(examples: Data) -> Tensor:
             x, labels = examples
             return head.differentiate(x.flatten(1).to(self.layout.dtype), labels)[0]
 
-        tries = _tries(head.layer.in_features)
-        classes = 1 if batch.fixed else _equal_places(gradients, batch.data, 1, rows, tries)
+        tries = tries_of(head.layer.in_features)
+        classes = 1 if batch.fixed else equal_places(gradients, batch.data, 1, rows, tries)
         return None if classes is None else How(head=True, rows=rows, classes=classes)
 
     def arrange(self, batch: Batch) -> None:
@@ -205,10 +205,10 @@ class Executor:
         size, layout = self._size(batch), self.layout
         if not size:
             return None
-        rows = _rows(self.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))
+        rows = rows_of(self.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))
         keys = torch.zeros(rows, dtype=torch.int64)
         buffers = [torch.empty(rows, layout.size, dtype=layout.dtype) for _ in range(2)]
-        tries = _tries(layout.size)
+        tries = tries_of(layout.size)
         for keyed in (None, (self.seed, 0, keys)):
 
             def contributions(examples: Data, keyed: Any = keyed) -> Tensor:
@@ -221,7 +221,7 @@ class Executor:
                     vectorised(self.model, self.loss, layout, one, buffers[0], size, keyed)
                     classes: int | None = 1
                 else:
-                    classes = _equal_places(contributions, batch.data, size, rows, tries)
+                    classes = equal_places(contributions, batch.data, size, rows, tries)
             except UNFIT:
                 self.state.restore()
                 continue
@@ -269,57 +269,6 @@ class Executor:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.layout.arrange(state["channels_last"])
         self._arranged = state["arranged"]
-
-
-def _rows(number: int, most: int) -> int:
-    """Rows of a chunk: as many as allowed, few of them in vain, a multiple of 16."""
-    most = max(1, min(most, number))
-    rows = -(-number // -(-number // most))
-    return -(-rows // 16) * 16
-
-
-def _tries(numbers: int) -> int:
-    """Inputs to compare places on: where many numbers are summed, a difference shows at once."""
-    return 32 if numbers < 2000 else 4
-
-
-def _equal_places(
-    compute: Callable[[Data], Tensor], like: Data, size: int, rows: int, tries: int
-) -> int | None:
-    """In how many classes rows that are computed from equal inputs are equal to the bit.
-
-    One input is not enough: with few numbers, different orders of summation often agree.
-    """
-    left = [classes for classes in CLASSES if rows % classes == 0]
-    for trial in range(tries):
-        one = made_up(like, size, trial)
-        found = compute(tree_map(lambda t: t.repeat(rows, *[1] * (t.dim() - 1)), one))
-        parts = [torch.unflatten(found, 0, (-1, classes)) for classes in left]
-        left = [
-            classes
-            for classes, part in zip(left, parts, strict=True)
-            if same_bits(part, part[:1].expand_as(part))
-        ]
-    return left[0] if left else None
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are equal to the bit, NaN included."""
-    kind = torch.int64 if a.dtype == torch.float64 else torch.int32
-    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
-
-
-def made_up(data: Data, examples: int, seed: int = 0) -> Data:
-    """Inputs of the same shape that say nothing about the data."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def make(t: Tensor) -> Tensor:
-        shape = (examples, *t.shape[1:])
-        if t.is_floating_point():
-            return torch.randn(shape, generator=generator).to(t)
-        return torch.ones(shape, dtype=t.dtype, device=t.device)
-
-    return tree_map(make, data)
 
 
 def _use_one_core() -> None:

@@ -21,7 +21,7 @@ from dpdt.accounting import Privacy, account
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import Engine as Decoupled
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.executor import same_bits
+from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.state import Tainted
 from dpdt.errors import InputError
 from dpdt.ledger import LedgerWriter, Run, Setting

@@ -28,6 +28,7 @@ _DESCRIBE: dict[str, Callable[[Model, Facts], list[Parameter]]] = {
         f.shape, f.classes, width=m.width, layers=m.layers or describe.VIT_LAYERS, patch=m.patch
     ),
 }
+STEP, TEXTS = 8, 63  # texts are cut to multiples of STEP tokens, and TEXTS computed together
 IMAGES = ("cnn", "resnet18", "scatter", "vit-small")
 
 
@@ -140,21 +141,50 @@ def inputs(model: nn.Module, config: Model, examples: Examples, *, augment: bool
     return replace(examples, **parts)
 
 
-def features(model: Any, part: Any, batch_size: int = 250) -> tuple[Tensor, Tensor]:
-    """What the head of a model will see of every example, and the labels."""
+def features(model: Any, part: Any, rows: int = 250) -> tuple[Tensor, Tensor]:
+    """What the head of a model will see of every example, and the labels.
+
+    Guarantees: an example's features do not depend on the other examples, to the bit. Inputs of one
+    shape are taken in their order, whatever they are. Texts are cut to their own length, rounded
+    up, and those of a length are computed together if all places of a chunk give the same.
+    """
     import torch
 
     from dpdt.methods.loader import count, take
 
     model.eval()
-    order = torch.arange(count(part))
-    if isinstance(part, tuple) and isinstance(part[0], dict):  # texts of like length together
-        order = part[0]["attention_mask"].sum(1).argsort()
-    rows, labels = [], []
     with torch.no_grad():
-        for chosen in torch.split(order, batch_size):
-            x, y = take(part, chosen)
-            rows.append(model.features(x))
-            labels.append(y)
-    back = order.argsort()
-    return torch.cat(rows)[back], torch.cat(labels)[back]
+        if isinstance(part, tuple) and isinstance(part[0], dict):
+            return _of_texts(model, *part), part[1]
+        found = [take(part, chosen) for chosen in torch.split(torch.arange(count(part)), rows)]
+        return torch.cat([model.features(x) for x, _ in found]), torch.cat([y for _, y in found])
+
+
+def _of_texts(model: Any, tokens: dict[str, Tensor], labels: Tensor) -> Tensor:
+    """Features of texts, length by length."""
+    import torch
+
+    from dpdt.algorithm.batch import tree_map
+    from dpdt.algorithm.places import equal_places
+
+    whole = tokens["attention_mask"].shape[1]
+    lengths = tokens["attention_mask"].sum(1).clamp_min(1)
+    lengths = (-(-lengths // STEP) * STEP).clamp_max(whole)
+    found: dict[int, Tensor] = {}
+    for length in sorted(set(lengths.tolist())):
+        cut = {name: t[:, :length] for name, t in tokens.items()}
+        # one row that is attended to from end to end keeps the model from cutting further
+        full = {name: torch.ones_like(t[:1]) for name, t in cut.items()}
+
+        def compute(some: dict[str, Tensor], full: dict[str, Tensor] = full) -> Tensor:
+            both = tree_map(lambda a, b: torch.cat([a, b]), some, full)
+            answer: Tensor = model.features(both)[:-1]
+            return answer
+
+        rows = TEXTS if equal_places(compute, cut, 1, TEXTS, 4) == 1 else 1
+        members = torch.nonzero(lengths == length).squeeze(1)
+        for chosen in torch.split(members, rows):
+            filled = torch.cat([chosen, chosen[:1].expand(rows - len(chosen))])
+            answers = compute({name: t[filled] for name, t in cut.items()})
+            found |= dict(zip(chosen.tolist(), answers, strict=False))
+    return torch.stack([found[i] for i in range(len(labels))])

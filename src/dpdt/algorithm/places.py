@@ -1,0 +1,70 @@
+"""Whether an example's numbers are the same to the bit wherever it stands among others.
+
+A matrix product may round a row by its place and by the number of rows. What is computed for one
+example must not depend on who else is there, so chunks have a constant number of rows, and places
+are compared, on made-up inputs, before they are trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dpdt.algorithm.batch import Data, tree_map
+
+CLASSES = (1, 16)  # places that must come out equal: all, or those of a class
+
+
+def rows_of(number: int, most: int) -> int:
+    """Rows of a chunk: as many as allowed, few of them in vain, a multiple of 16."""
+    most = max(1, min(most, number))
+    rows = -(-number // -(-number // most))
+    return -(-rows // 16) * 16
+
+
+def tries_of(numbers: int) -> int:
+    """Inputs to compare places on: where many numbers are summed, a difference shows at once."""
+    return 32 if numbers < 2000 else 4
+
+
+def equal_places(
+    compute: Callable[[Data], Tensor], like: Data, size: int, rows: int, tries: int
+) -> int | None:
+    """In how many classes rows that are computed from equal inputs are equal to the bit.
+
+    One input is not enough: with few numbers, different orders of summation often agree.
+    """
+    left = [classes for classes in CLASSES if rows % classes == 0]
+    for trial in range(tries):
+        one = made_up(like, size, trial)
+        found = compute(tree_map(lambda t: t.repeat(rows, *[1] * (t.dim() - 1)), one))
+        parts = [torch.unflatten(found, 0, (-1, classes)) for classes in left]
+        left = [
+            classes
+            for classes, part in zip(left, parts, strict=True)
+            if same_bits(part, part[:1].expand_as(part))
+        ]
+    return left[0] if left else None
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal to the bit, NaN included."""
+    kind = torch.int64 if a.dtype == torch.float64 else torch.int32
+    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+
+
+def made_up(data: Data, examples: int, seed: int = 0) -> Data:
+    """Inputs of the same shape that say nothing about the data."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def make(t: Tensor) -> Tensor:
+        shape = (examples, *t.shape[1:])
+        if t.is_floating_point():
+            return torch.randn(shape, generator=generator).to(t)
+        if seed == 0:  # class 1, token 1, attended to
+            return torch.ones(shape, dtype=t.dtype, device=t.device)
+        return torch.randint(0, 2, shape, generator=generator).to(t)
+
+    return tree_map(make, data)
