@@ -83,10 +83,10 @@ class _HiddenState(ABC):
         )
 
 
-def _shared_conditions(ledger: Ledger) -> tuple[Condition, ...]:
+def _hidden(ledger: Ledger) -> tuple[Condition, ...]:
+    """That all iterates but the last are hidden."""
     seen = [*ledger.exports, *(["an average of all iterates"] if ledger.header.averaging else [])]
     return (
-        *common_conditions(ledger),
         check(
             "only the last iterate leaves",
             ledger.header.release == "last" and not seen,
@@ -124,7 +124,7 @@ class HiddenStateConvex(_HiddenState):
         least = min((min(s.clip) for s in settings), default=math.inf)
         whole = ledger.steps % h.batches == 0
         return (
-            *_shared_conditions(ledger),
+            *common_conditions(ledger),
             check(
                 "the loss is convex and smooth, with gradients bounded by construction",
                 known,
@@ -177,6 +177,7 @@ class HiddenStateConvex(_HiddenState):
                 f"it is {step:.4g}, and 2/β = {limit:.4g}",
                 f"it is {step:.4g} but 2/β = {limit:.4g}; lower lr or global_lr",
             ),
+            *_hidden(ledger),
         )
 
     def mu(self, ledger: Ledger) -> float:
@@ -225,7 +226,7 @@ class HiddenStateContraction(_HiddenState):
             h.preconditioner == "identity" and h.auxiliary_weight_decay == 0
         )
         return (
-            *_shared_conditions(ledger),
+            *common_conditions(ledger),
             check(
                 "weight decay contracts every step",
                 contracts,
@@ -246,6 +247,7 @@ class HiddenStateContraction(_HiddenState):
                 if bounded
                 else "the shared preconditioner or weight decay scales the step without bound",
             ),
+            *_hidden(ledger),
         )
 
     def mu(self, ledger: Ledger) -> float:
