@@ -27,6 +27,7 @@ from dpdt.algorithm.engine import Engine
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.recipe import Recipe
+from dpdt.methods.loop import prepare
 from dpdt.models.networks import ResNet18
 
 OUT = Path(__file__).parent / "out" / "step.json"
@@ -81,6 +82,23 @@ def dpdt(
 
     def step() -> None:
         engine.step(Batch(step=engine.steps, epoch=0, data=(x, y), sizes=sizes))
+
+    return step
+
+
+def dpsgd(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
+    """DP-SGD as a method of dpdt; Opacus is its rival."""
+    prepared, _ = prepare(
+        model, (x, y), method="dpsgd", clip=1.0, noise=1.0, lr=1e-4, momentum=0.0,
+        batch_size=len(x),
+    )  # fmt: skip
+    engine, setting = prepared.engine, prepared.plan.at(0)
+    sizes, keys = (1,) * len(x), tuple(range(len(x)))
+
+    def step() -> None:
+        number = engine.steps
+        batch = Batch(step=number, epoch=0, data=(x, y), sizes=sizes, keys=keys, fixed=False)
+        engine.step(batch, setting)
 
     return step
 
@@ -147,6 +165,7 @@ def case(
         "dpdt-shared": lambda: dpdt(ResNet18(width=width), x, y, auxiliaries, "shared"),
     }
     if rivals:
+        makers["dpsgd"] = lambda: dpsgd(ResNet18(width=width), x, y)
         for mode in ("hooks", "functorch", "ghost"):
             makers[f"opacus-{mode}"] = lambda m=mode: opacus(ResNet18(width=width), x, y, m)
     steps, memory = {}, {}
@@ -185,7 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true", help="only the quarter-width case")
-    parser.add_argument("--no-rivals", action="store_true", help="leave Opacus out")
+    parser.add_argument("--no-rivals", action="store_true", help="leave DP-SGD and Opacus out")
     options = parser.parse_args()
     cases = [(0.25, 240, 40)] if options.small else [(0.25, 240, 40), (1.0, 250, 4)]
     OUT.parent.mkdir(exist_ok=True)

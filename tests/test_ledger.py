@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpdt.errors import InputError
-from dpdt.ledger import Block, Header, Ledger, LedgerWriter, Setting
+from dpdt.ledger import Block, Header, Ledger, LedgerWriter, Setting, _chain
 
 
 def header(**options):
@@ -145,3 +145,37 @@ def test_a_file_cannot_be_opened_halfway(tmp_path):
     with pytest.raises(InputError, match="before the first step"):
         writer.open(tmp_path / "ledger.jsonl")
     assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_steps_that_are_taken_again_are_read_back(tmp_path):
+    """As after loading an earlier state, and then a later one."""
+    path = tmp_path / "ledger.jsonl"
+    writer = opened(path)
+    for number in (0, 1, 2, 3, 1, 4):
+        writer.step(setting(), number)
+    writer.close()
+    found = Ledger.read(path)
+    assert [(run.start, run.steps) for run in found.runs] == [(0, 4), (1, 1), (4, 1)]
+    assert (found.steps, found.reached, found.repeats) == (6, 5, True)
+    assert found == writer.ledger
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"method": "dp-ftrl"}, {"memory": "banana"}, {"sampling": "weird"}, {"format": 3}, {"new": 1}],
+)
+def test_what_is_not_known_is_refused(tmp_path, change):
+    """With a chain that is right: nobody has damaged the file, this version cannot read it."""
+    path = tmp_path / "ledger.jsonl"
+    write(path, [setting()] * 2)
+    previous, lines = "", []
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        del record["hash"]
+        if record["kind"] == "header":
+            record |= change
+        previous = _chain(previous, record)
+        lines.append(json.dumps({**record, "hash": previous}))
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"line 1 of the ledger is damaged \(.*(know|unknown)"):
+        Ledger.read(path)

@@ -4,8 +4,8 @@ accountant is told.
 For drawn methods, samplings, memories, models and data, the mean before noise is computed on a data
 set and on a neighbour, from the same θ. It may move, in every block, by at most what the accountant
 computes from the setting that the ledger records. There is no tolerance: what rounding may add is
-in that number. Models draw random numbers, keep state, mix examples, compute in other dtypes; records
-are tiny, huge, or not finite. A model that is refused releases nothing.
+in that number. Models draw random numbers, keep state, mix examples, compute in other dtypes;
+records are tiny, huge, or not finite. A model that is refused releases nothing.
 
 DPDT_CASES sets the number of cases; 50,000 take about an hour on two cores.
 """

@@ -190,7 +190,7 @@ class Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class Dpsgd:
-    """DP-SGD on Opacus: Poisson sampling, one example a contribution."""
+    """DP-SGD: Poisson sampling, one example a contribution."""
 
     granularity: ClassVar[str] = "model"
     name: str = choice("dpsgd", NAMES)

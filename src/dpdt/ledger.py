@@ -120,9 +120,14 @@ class Ledger:
         return self.runs[-1].start + self.runs[-1].steps if self.runs else 0
 
     @property
+    def reached(self) -> int:
+        """How many steps of the plan were taken at least once."""
+        return max((run.start + run.steps for run in self.runs), default=0)
+
+    @property
     def repeats(self) -> bool:
         """Whether some step of the plan was taken more than once."""
-        return self.steps != self.position
+        return self.steps != self.reached
 
     def append(self, setting: Setting, steps: int = 1, start: int | None = None) -> None:
         """Add steps, numbered from `start` (otherwise where the last ended); merges equal ones."""
@@ -158,7 +163,7 @@ class Ledger:
                         setting = _setting(record, len(ledger.header.blocks))
                     case "step" if ledger is not None and setting is not None and not ledger.closed:
                         number_of = record["step"]
-                        if not (type(number_of) is int and 0 <= number_of <= ledger.position):
+                        if not (type(number_of) is int and 0 <= number_of <= ledger.reached):
                             raise ValueError("steps are not consecutive")
                         ledger.append(setting, start=number_of)
                     case "export" if ledger is not None:

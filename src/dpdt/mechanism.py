@@ -28,6 +28,7 @@ from dpdt.noise import Randomness
 # what a norm that is summed in float64, in any order, and what is scaled by it can be off.
 SLACK = 2.0**-51
 LEAST, MOST = 1e-100, 1e100  # clips whose squares float64 can hold
+LONGEST = 1e30  # the left side of a product; a longer one counts as not finite
 
 
 @contextmanager
@@ -99,8 +100,10 @@ class BoundedSum:
         """
         left = left.double()
         squares = torch.linalg.vector_norm(right, dim=1, dtype=torch.float64).square_()
+        # Squares below 1e-300 are lost in the norm on the right: nothing may make up for them.
         sides = torch.linalg.vector_norm(left, dim=1), (squares + float(constant)).sqrt_()
-        norms, factors = self._factors((sides[0] * sides[1]).unsqueeze(1))
+        known = torch.where(sides[0] <= LONGEST, sides[0] * sides[1], math.inf)
+        norms, factors = self._factors(known.unsqueeze(1))
         broken = factors == 0.0
         if bool(broken.any()):
             left, right = left.masked_fill(broken, 0.0), right.masked_fill(broken, 0.0)

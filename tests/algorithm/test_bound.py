@@ -76,11 +76,12 @@ def test_any_input_ends_inside_the_ball(values, clip):
     arrays(np.float64, (1, 4), elements=st.floats(-1e9, 1e9)),
     arrays(np.float64, (1, 5), elements=st.floats(width=32)),
     clips,
+    st.booleans(),
 )
-def test_any_outer_product_ends_inside_the_ball(left, right, clip):
-    layout = layout_of(20, dtype=torch.float64)
-    total = BoundedSum(Blocks([20]), (clip,))
-    total.add_products(torch.from_numpy(left), torch.from_numpy(right))
+def test_any_outer_product_ends_inside_the_ball(left, right, clip, constant):
+    layout = layout_of(24 if constant else 20, dtype=torch.float64)
+    total = BoundedSum(Blocks([layout.size]), (clip,))
+    total.add_products(torch.from_numpy(left), torch.from_numpy(right), constant=constant)
     assert inside(layout, total.total, clip)
 
 
@@ -180,7 +181,7 @@ def test_a_gradient_whose_square_overflows_is_clipped(size, memory):
 def test_scaled_sum_of_a_gradient_that_overflows(bad, memory):
     """A contribution that is not finite becomes 0, the divisor stays K.
 
-    Where multipliers are kept, inner products are taken in float32: the square of 1e20 is not finite.
+    Where multipliers are kept, inner products are float32: the square of 1e20 is not finite.
     """
     x = torch.tensor([[bad, bad], [0.6, 0.8]])
     theta, result = moved_by(x, memory=memory)

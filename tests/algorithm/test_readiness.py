@@ -59,12 +59,16 @@ class Counter(nn.Module):
         return self.linear(x - self.mean)
 
 
+@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("replace", [True, False])
-def test_a_buffer_that_changes_is_refused_before_anything_is_published(replace):
+def test_a_buffer_that_changes_is_refused_before_anything_is_published(
+    replace, together, monkeypatch
+):
     model = Counter(replace)
     before = flat(model)
     engine = engine_for(model, cross_entropy, noise=1.0)
-    engine._vectorise = False
+    if not together:
+        monkeypatch.setattr(engine.executor, "_together", lambda *_: None)
     with pytest.raises(InputError, match="buffer 'mean' changed"):
         engine.step(batch_of(classification(8), (2, 2, 2, 2)))
     assert torch.equal(before, flat(model))

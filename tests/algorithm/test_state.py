@@ -36,7 +36,7 @@ STEPS = 12
 
 def start(kind, options):
     data = classification(40)
-    chosen = {"epochs": 4, "batch_size": 12, "noise": 0.1, "lr": 0.1, **options}
+    chosen = {"epochs": 4, "batch_size": 12, "noise": 1.0, "lr": 0.1, **options}
     return dpdt.prepare(network(kind), data, **chosen)
 
 

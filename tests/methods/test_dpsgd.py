@@ -127,10 +127,14 @@ class Small(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv, self.norm, self.out = nn.Conv2d(1, 4, 2), nn.GroupNorm(1, 4), nn.Linear(4, 3)
+        self.conv, self.norm, self.out = (
+            nn.Conv2d(2, 4, (1, 2)),
+            nn.GroupNorm(1, 4),
+            nn.Linear(4, 3),
+        )
 
     def forward(self, x):
-        return self.out(self.norm(self.conv(x.view(-1, 1, 2, 2))).tanh().flatten(1))
+        return self.out(self.norm(self.conv(x.view(-1, 2, 1, 2))).tanh().flatten(1))
 
 
 @pytest.mark.parametrize("make", [linear, model, Small])
@@ -246,16 +250,20 @@ def test_a_target_is_met():
     assert 1.99 < result.privacy.epsilon <= 2.0
 
 
-def test_state_continues_bit_for_bit():
+@pytest.mark.parametrize("make", [model, linear, lambda seed=0: Small()])
+@pytest.mark.parametrize("number", [30, 0])
+def test_state_continues_bit_for_bit(make, number, monkeypatch):
+    """Also where images lie in another order, and the next mini-batch is an empty one."""
+    monkeypatch.setattr(executor, "CHUNK", 1)  # a large model: one by one
     x, y = examples()
-    batches = [drawn(x, y, step=i) for i in range(2)]
+    batches = [drawn(x, y), drawn(x[:number], y[:number], step=1)]
     options = {"method": "dpsgd", "noise": 1.0, "batch_size": 15, "momentum": 0.9, "epochs": 2}
-    net = model()
+    net = make()
     step, _ = prepare(net, (x, y), **options)
     take(step, batches[0])
     state, secrets = step.engine.state_dict(), step.secrets()
     take(step, batches[1])
-    other = model(seed=5)
+    other = make(seed=5)
     second, _ = prepare(other, (x, y), **options)
     second.engine.load_state_dict(state)
     second.noise.resume(secrets["noise"])
@@ -285,7 +293,7 @@ def test_batch_norm_is_refused():
 
 
 class Folded(nn.Module):
-    """Treats positions as if they were examples, so that hooks on layers would clip each of them."""
+    """Treats positions as if they were examples, so that hooks of layers would clip each one."""
 
     def __init__(self):
         super().__init__()

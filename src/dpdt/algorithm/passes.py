@@ -97,6 +97,7 @@ class Pass:
         keyed = (owner.seed, self.batch.step, numbers) if self.how.keyed else None
         seeded(owner.seed, self.batch.step, -1)
         values = vectorised(owner.model, owner.loss, layout, data, part, size, keyed)
+        owner.state.refuse_buffers()
         owner.state.restore()
         if part is not out:
             out[filled] = part
@@ -160,6 +161,7 @@ class Pass:
             seeded(owner.seed, self.batch.step, int(self.batch.numbers[k]))
         attributes.restore()
         self.losses[k] = looped(model, owner.loss, layout, data, out).double()
+        attributes.refuse_buffers()
         attributes.restore()
         return out
 

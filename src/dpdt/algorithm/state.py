@@ -65,6 +65,11 @@ class Attributes:
                 return f"attribute {key!r} of layer {name or 'model'!r}"
         return None
 
+    def refuse_buffers(self) -> None:
+        """Refuse a pass that assigned a buffer: it means to keep something."""
+        if found := self.changed(buffers=True):
+            raise _changed(found)
+
 
 class State(Attributes):
     """All that a module holds besides what is trained, at one time."""
@@ -77,8 +82,7 @@ class State(Attributes):
 
     def passed(self) -> None:
         """Refuse a pass that assigned a buffer, or changed one or a frozen parameter in place."""
-        if found := self.changed(buffers=True):
-            raise _changed(found)
+        self.refuse_buffers()
         self.restore()
         after = self._versions()
         for name, version in self.versions.items():

@@ -46,7 +46,7 @@ class DpsgdEngine:
         self.optimizer = optimizer(method, list(self.layout.tensors))
 
     def step(self, batch: Batch, setting: Setting) -> StepResult:
-        flat = self.method.clipping == "flat"
+        kind = self.method.clipping
         with full_precision():
             self.executor.arrange(batch)
             columns, clip = self._columns(setting.clip)
@@ -54,8 +54,8 @@ class DpsgdEngine:
                 batch,
                 columns=columns,
                 clip=clip,
-                contribute=self._normalise if self.method.clipping == "automatic" else _as_it_is,
-                scale=1.0 if flat else None,
+                contribute={"automatic": self._normalise}.get(kind, _whole_or_nothing),
+                scale=1.0 if kind == "flat" else None,
             )
             direction = aggregate(self.layout, total, self.expected, setting, self.noise)
         for tensor, part in zip(self.layout.tensors, self.layout.split(direction), strict=True):
@@ -64,7 +64,8 @@ class DpsgdEngine:
         self.optimizer.zero_grad()
         self.steps += 1
         return StepResult(
-            loss=float(losses.sum()) / max(1, len(batch.sizes)), nonfinite=tally.nonfinite
+            loss=float(losses.sum()) / max(1, len(batch.sizes)),
+            nonfinite=tally.nonfinite // columns.count,
         )
 
     def _columns(self, clip: tuple[float, ...]) -> tuple[Blocks, tuple[float, ...]]:
@@ -89,14 +90,16 @@ class DpsgdEngine:
         """The model is as it is to be released."""
 
     def state_dict(self) -> dict[str, Any]:
-        return saved(self.model, self.optimizer, self.steps)
+        return saved(self.model, self.optimizer, self.steps, self.executor)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = restore(self.model, self.optimizer, state)
+        self.steps = restore(self.model, self.optimizer, state, self.executor)
 
 
-def _as_it_is(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
-    return gradient, Tally()
+def _whole_or_nothing(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
+    """The gradient as it is; if any of it is not finite, none of it counts."""
+    broken = ~torch.isfinite(gradient).all(1, keepdim=True)
+    return gradient.masked_fill_(broken, torch.inf), Tally()
 
 
 def engine(

@@ -92,7 +92,7 @@ class GepEngine:
         self.optimizer.zero_grad()
         self.steps += 1
         number = max(1, len(batch.sizes))
-        return StepResult(loss=float(losses.sum()) / number, nonfinite=tally.nonfinite)
+        return StepResult(loss=float(losses.sum()) / number, nonfinite=tally.nonfinite // 2)
 
     def _split(self, gradients: Tensor, basis: list[Tensor]) -> Tensor:
         """Coordinates in the basis, and what it leaves, side by side."""
@@ -146,10 +146,10 @@ class GepEngine:
         self.executor.check()
 
     def state_dict(self) -> dict[str, Any]:
-        return saved(self.model, self.optimizer, self.steps)
+        return saved(self.model, self.optimizer, self.steps, self.executor)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = restore(self.model, self.optimizer, state)
+        self.steps = restore(self.model, self.optimizer, state, self.executor)
 
 
 def _groups(layout: Layout, number: int) -> list[slice]:

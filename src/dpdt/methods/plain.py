@@ -11,6 +11,7 @@ from torch import nn
 
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.randomness import kept, seeded
 from dpdt.config import Dpsgd, Gep, Pate, Plain, Settings
@@ -67,17 +68,30 @@ class PlainEngine:
         self.steps = restore(self.model, self.optimizer, state)
 
 
-def saved(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
+def saved(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    executor: Executor | None = None,
+) -> dict[str, Any]:
     """A copy of everything that an optimizer's run needs to continue."""
     return {
         "steps": steps,
+        "executor": executor and executor.state_dict(),
         "parameters": {n: t.detach().clone() for n, t in model.named_parameters()},
         "optimizer": copy.deepcopy(optimizer.state_dict()),
     }
 
 
-def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> int:
+def restore(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    executor: Executor | None = None,
+) -> int:
     """Continue from `saved`; returns the number of steps."""
+    if executor is not None:
+        executor.load_state_dict(state["executor"])
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             tensor.copy_(state["parameters"][name])
