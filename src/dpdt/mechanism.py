@@ -28,7 +28,6 @@ from dpdt.noise import Randomness
 # what a norm that is summed in float64, in any order, and what is scaled by it can be off.
 SLACK = 2.0**-51
 LEAST, MOST = 1e-100, 1e100  # clips whose squares float64 can hold
-LONGEST = 1e30  # the left side of a product; a longer one counts as not finite
 
 
 @contextmanager
@@ -99,11 +98,10 @@ class BoundedSum:
         [left, right] entries, flat, in one block. Returns the norms before.
         """
         left = left.double()
-        squares = torch.linalg.vector_norm(right, dim=1, dtype=torch.float64).square_()
-        # Squares below 1e-300 are lost in the norm on the right: nothing may make up for them.
-        sides = torch.linalg.vector_norm(left, dim=1), (squares + float(constant)).sqrt_()
-        known = torch.where(sides[0] <= LONGEST, sides[0] * sides[1], math.inf)
-        norms, factors = self._factors(known.unsqueeze(1))
+        longer = _norms(right)
+        if constant:
+            longer = torch.hypot(longer, torch.ones_like(longer))
+        norms, factors = self._factors((_norms(left) * longer).unsqueeze(1))
         broken = factors == 0.0
         if bool(broken.any()):
             left, right = left.masked_fill(broken, 0.0), right.masked_fill(broken, 0.0)
@@ -123,6 +121,18 @@ class BoundedSum:
     def merge(self, other: BoundedSum) -> None:
         """Add what another sum of the same blocks holds."""
         self.total += other.total
+
+
+def _norms(x: Tensor) -> Tensor:
+    """‖x‖ of every row in float64, also where squares would leave its range."""
+    norms: Tensor
+    if x.dtype != torch.float64:  # squares of float32 never do
+        norms = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)
+        return norms
+    largest = x.abs().amax(1, keepdim=True)
+    unit = torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
+    norms = torch.linalg.vector_norm(x / unit, dim=1)
+    return norms * unit.squeeze(1)
 
 
 def perturbed(

@@ -123,7 +123,7 @@ class Engine:
             diagnose=self.diagnose,
         )
         if self.diagnose and self.smoothness is None:
-            self.smoothness = smoothness(self.model, self.loss, layout, batch)
+            self.smoothness = smoothness(self.executor.copy(), self.loss, layout, batch)
 
         def contribute(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
             return gradient, self.memory.contribute_(rows, gradient, scratch, now)

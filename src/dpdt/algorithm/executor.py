@@ -20,8 +20,10 @@ depends on the auxiliary's key alone (randomness.py). The caller's autocast is s
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -33,14 +35,22 @@ from dpdt.algorithm.batch import Batch, Data
 from dpdt.algorithm.gradients import Head, Loss, channels_last, looped, vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.passes import Contribute, How, Pass
-from dpdt.algorithm.places import equal_places, made_up, rows_of, same_bits, tries_of
+from dpdt.algorithm.places import (
+    equal_places,
+    made_up,
+    made_up_weights,
+    rows_of,
+    same_bits,
+    tries_of,
+)
 from dpdt.algorithm.randomness import Globals, kept
 from dpdt.algorithm.readiness import refuse_unready
-from dpdt.algorithm.state import State, Tainted, replica
+from dpdt.algorithm.state import Attributes, Kept, Tainted, replica
 from dpdt.mechanism import Blocks, BoundedSum, full_precision
 
 CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough for the cache
 EXAMPLES = 256  # examples that are differentiated at once when vectorised
+AGAIN = 16  # one step in so many, by a secret coin, computes its first auxiliary twice
 LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
 OUTER = 1 << 22  # numbers in the inputs of a linear head at once
 UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError)
@@ -72,10 +82,12 @@ class Executor:
         refuse_unready(model)
         self.model, self.loss, self.layout, self.seed = model, loss, layout, seed
         self.auxiliaries, self.expected = auxiliaries, expected
-        self.state = State(model)
+        self.kept = Kept(model)
+        self.base = replica(model)  # of the model as it is now; called once, on made-up inputs
         self.head = Head.of(model, layout) if head else None
         self.found: dict[tuple[Any, ...], How] = {}
         self.checked = False  # by content, which is done after the first pass
+        self._start = Attributes(model)
         self._images = any(isinstance(m, nn.Conv2d) for m in model.modules())
         self._convolves = any(isinstance(m, _ConvNd) for m in model.modules())
         self._arranged = False
@@ -99,28 +111,58 @@ class Executor:
         """
         self.arrange(batch)
         with full_precision(), torch.no_grad(), kept():
-            self.state.restore()
-            theta = self.layout.gather()
+            if self.base is self.model:  # it cannot be copied
+                self._start.restore()
+            theta, outside = self.layout.gather(), Attributes(self.model)
             how = self._settle(batch, contribute, scale)
             target = BoundedSum(columns, clip)
             losses = torch.zeros(len(batch.sizes), dtype=torch.float64)
             work = Pass(self, how, batch, columns, clip, contribute, whole, losses)
-            before = None if self.checked else work.first()
+            again = not self.checked or not secrets.randbelow(AGAIN)
+            before = work.first() if again else None
             if how.head:
                 assert self.head is not None
                 assert scale is not None
                 tally = work.products(self.head, scale, target)
             else:
                 tally = work.together(target) if how.rows else work.apart(target)
-            self._refuse_changes(theta, before, work)
+            self._refuse_changes(theta, outside)
+            after = work.first() if before is not None else None
+            if before is not None and (after is None or not same_bits(before, after)):
+                raise Tainted(
+                    "an auxiliary's gradient is another after the others were computed: the model "
+                    "or the loss keeps something between calls, which would carry private data "
+                    "from one auxiliary to the next"
+                )
+            if not self.checked:
+                self.kept.check()
+                self.checked = True
         return target.total, losses, tally
 
-    def check(self) -> None:
-        """Refuse any change of what is not trained, by content."""
-        self.state.check()
+    def copy(self) -> nn.Module:
+        """A module to call, in the mode that the model is in; it shares all tensors."""
+        made = replica(self.base)
+        modes = {name: module.training for name, module in self.model.named_modules()}
+        for name, module in made.named_modules():
+            module.training = modes.get(name, module.training)
+        return made
 
-    def _refuse_changes(self, theta: Tensor, before: Tensor | None, work: Pass) -> None:
-        self.state.passed()
+    def check(self) -> None:
+        """Refuse any change of what is not trained, by content; set the attributes back."""
+        self._start.restore()
+        self.kept.check()
+
+    def _refuse_changes(self, theta: Tensor, outside: Attributes) -> None:
+        """Refuse a pass that wrote to the model itself, and leave no gradient on it."""
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        self.kept.passed()
+        if found := outside.changed():
+            raise Tainted(
+                f"{found} changed during a training pass: the loss must call the model that it is "
+                "given, not another one"
+            )
+        outside.refuse_content()
         if not same_bits(self.layout.gather(), theta):
             now = self.layout.split(self.layout.gather())
             pairs = zip(self.layout.names, now, self.layout.split(theta), strict=True)
@@ -130,16 +172,6 @@ class Executor:
                 f"parameter {name!r} was changed by the forward pass itself, past the norm bound "
                 "and the noise; use a layer that leaves its parameters alone"
             )
-        if before is not None:
-            again = work.first()
-            if again is not None and not same_bits(before, again):
-                raise Tainted(
-                    "an auxiliary's gradient is another after the others were computed: the model "
-                    "or the loss keeps something between calls, which would carry private data "
-                    "from one auxiliary to the next"
-                )
-            self.check()
-            self.checked = True
 
     def _settle(self, batch: Batch, contribute: Contribute, scale: float | None) -> How:
         """Find out, on made-up inputs, how this model can be computed, once for every case."""
@@ -148,10 +180,20 @@ class Executor:
         modes = (m.training for m in self.model.modules())
         case = (batch.alone, batch.fixed, self._size(batch), scale is None, *modes)
         if case not in self.found:
+            self._warm_up(batch)
             found = self._as_products(batch) if scale is not None else None
             self.found[case] = found or self._together(batch, contribute) or self._apart(batch)
-            self.state.passed()
+            self.kept.passed()
         return self.found[case]
+
+    def _warm_up(self, batch: Batch) -> None:
+        """Call a copy once: attributes that a model sets at its first call are then public."""
+        made = self.copy()
+        out = torch.empty(1, self.layout.size, dtype=self.layout.dtype, device=self.layout.device)
+        with suppress(Exception):  # a model of the user's own can fail in any way
+            looped(made, self.loss, self.layout, made_up(batch.data, 1), out)
+        if replica(made) is not made:  # it has left nothing on itself that cannot be copied
+            self.base = made
 
     def _as_products(self, batch: Batch) -> How | None:
         """Whether it is a linear head with single examples and class numbers for labels."""
@@ -163,9 +205,9 @@ class Executor:
             return None
         rows = rows_of(self.auxiliaries, max(16, OUTER // head.layer.in_features))
 
-        def gradients(examples: Data) -> Tensor:
-            x, labels = examples
-            return head.differentiate(x.flatten(1).to(self.layout.dtype), labels)[0]
+        def gradients(examples: Data, trial: int) -> Tensor:
+            (x, labels), (weight,) = examples, made_up_weights([head.layer.weight], trial)
+            return head.differentiate(x.flatten(1).to(self.layout.dtype), labels, weight)[0]
 
         tries = tries_of(head.layer.in_features)
         classes = 1 if batch.fixed else equal_places(gradients, batch.data, 1, rows, tries)
@@ -184,10 +226,10 @@ class Executor:
         data = made_up(batch.data, max(1, min(self.expected, max(batch.sizes))))
         with full_precision(), torch.no_grad(), kept():
             try:
-                looped(self.model, self.loss, layout, channels_last(data), out)
+                looped(self.copy(), self.loss, layout, channels_last(data), out)
             except UNFIT:  # such as view() of a tensor that lies in another order
                 layout.arrange(channels_last=False)
-        self.state.passed()
+        self.kept.passed()
 
     def _size(self, batch: Batch) -> int:
         """The size of micro-batches if they should be computed many at once, else 0.
@@ -211,19 +253,20 @@ class Executor:
         tries = tries_of(layout.size)
         for keyed in (None, (self.seed, 0, keys)):
 
-            def contributions(examples: Data, keyed: Any = keyed) -> Tensor:
-                vectorised(self.model, self.loss, layout, examples, buffers[0], size, keyed)
+            def contributions(examples: Data, trial: int, keyed: Any = keyed) -> Tensor:
+                weights = made_up_weights(layout.tensors, trial)
+                model = self.copy()
+                vectorised(model, self.loss, layout, examples, buffers[0], size, keyed, weights)
                 return contribute(slice(0, 0), *buffers)[0]
 
             try:
                 if batch.fixed:
                     one = made_up(batch.data, size * rows)
-                    vectorised(self.model, self.loss, layout, one, buffers[0], size, keyed)
+                    vectorised(self.copy(), self.loss, layout, one, buffers[0], size, keyed)
                     classes: int | None = 1
                 else:
                     classes = equal_places(contributions, batch.data, size, rows, tries)
             except UNFIT:
-                self.state.restore()
                 continue
             if classes is not None:
                 return How(rows=rows, classes=classes, keyed=keyed is not None)
@@ -237,16 +280,15 @@ class Executor:
             return How()
         data = made_up(batch.data, size)
         out = torch.empty(1, layout.size, dtype=layout.dtype, device=layout.device)
+        outside, before, copy = Attributes(self.model), Globals(), self.copy()
+        if copy is self.model:
+            return How()
         try:
-            before, copy = Globals(), replica(self.model)
             data = channels_last(data) if layout.channels_last else data
             looped(copy, self.loss, layout, data, out)
         except Exception:  # a model of the user's own can fail in any way; real data will tell
             return How()
-        finally:
-            untouched = self.state.changed() is None
-            self.state.restore()
-        return How(lanes=untouched and Globals() == before)
+        return How(lanes=outside.changed() is None and Globals() == before)
 
     def lanes(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         """map, on as many lanes as there are threads.

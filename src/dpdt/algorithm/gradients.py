@@ -8,7 +8,7 @@ layer or loss can mix auxiliaries. Who calls them, and in which arrangement, is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,10 +54,12 @@ class Head:
         """Numbers in a gradient, the bias included."""
         return self.layer.out_features * (self.layer.in_features + (self.layer.bias is not None))
 
-    def differentiate(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """δ, in float64, and the losses."""
+    def differentiate(
+        self, x: Tensor, y: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """δ, in float64, and the losses; `weight` stands in for the layer's own."""
         layer, extra = self.layer, -self.layer.in_features % ALIGNED
-        weight = layer.weight.detach()
+        weight = layer.weight.detach() if weight is None else weight
         if extra:
             x, weight = F.pad(x, (0, extra)), F.pad(weight, (0, extra))
         with torch.enable_grad():
@@ -106,14 +108,15 @@ def vectorised(
     out: Tensor,
     size: int,
     keyed: tuple[int, int, Tensor] | None = None,
+    weights: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """The same for len(out) micro-batches of `size` examples each; returns their losses.
 
     `keyed` is (seed, step, a key for each) if the model has dropout; anything else that is random
-    is refused by vmap.
+    is refused by vmap. `weights` stand in for the model's own.
     """
-    rows = len(out)
-    parameters = {n: t.detach() for n, t in zip(layout.names, layout.tensors, strict=True)}
+    rows, theta = len(out), layout.tensors if weights is None else weights
+    parameters = {n: t.detach() for n, t in zip(layout.names, theta, strict=True)}
 
     def local(theta: dict[str, Tensor], examples: Data, key: Tensor) -> Tensor:
         def substituted(*args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch, Data, tree_map
 from dpdt.algorithm.gradients import Head, channels_last, looped, vectorised
 from dpdt.algorithm.randomness import Globals, seeded
-from dpdt.algorithm.state import Attributes, Tainted, replica
+from dpdt.algorithm.state import Attributes, Tainted
 from dpdt.mechanism import Blocks, BoundedSum, full_precision
 
 if TYPE_CHECKING:
@@ -74,18 +74,20 @@ class Pass:
 
     def together(self, target: BoundedSum) -> Tally:
         """Many micro-batches of equal size at once."""
-        tally = Tally()
+        tally, model = Tally(), self.owner.copy()
+        attributes = Attributes(model)
         for places in self._chunks():
-            gradient, real = self._mapped(places), places >= 0
+            gradient, real = self._mapped(places, model, attributes), places >= 0
             rows = slice(int(places[0]), int(places[-1]) + 1)  # means something if they are fixed
             if not self.whole:
                 gradient = gradient[real]
             found, seen = self.contribute(rows, gradient, torch.empty_like(gradient))
             tally.add(seen)
             tally.add(_seen(target.add(found[real] if self.whole else found)))
+        attributes.refuse_content()
         return tally
 
-    def _mapped(self, places: Tensor) -> Tensor:
+    def _mapped(self, places: Tensor, model: nn.Module, attributes: Attributes) -> Tensor:
         """The gradients of a chunk; an empty micro-batch has gradient 0."""
         owner, layout = self.owner, self.owner.layout
         filled = torch.tensor([self.batch.sizes[max(0, int(i))] > 0 for i in places])
@@ -96,9 +98,9 @@ class Pass:
         numbers = torch.from_numpy(self.batch.numbers)[places[filled].clamp_min(0)]
         keyed = (owner.seed, self.batch.step, numbers) if self.how.keyed else None
         seeded(owner.seed, self.batch.step, -1)
-        values = vectorised(owner.model, owner.loss, layout, data, part, size, keyed)
-        owner.state.refuse_buffers()
-        owner.state.restore()
+        values = vectorised(model, owner.loss, layout, data, part, size, keyed)
+        attributes.refuse_buffers()
+        attributes.restore()
         if part is not out:
             out[filled] = part
         real = (places >= 0) & filled
@@ -115,23 +117,21 @@ class Pass:
         tally = Tally()
 
         def run(group: range) -> tuple[BoundedSum, Tally]:
-            model, attributes = owner.model, Attributes(owner.model)
-            if lanes:
-                lane = threading.get_ident()
-                if lane not in copies:
-                    model = replica(owner.model)
-                    copies[lane] = (model, Attributes(model))
-                model, attributes = copies[lane]
-            return self._group(group, model, attributes, seed=not lanes)
+            lane = threading.get_ident()
+            if lane not in copies:
+                model = owner.copy()
+                copies[lane] = (model, Attributes(model))
+            return self._group(group, *copies[lane], seed=not lanes)
 
         for part, seen in (owner.lanes if lanes else map)(run, groups):
             target.merge(part)
             tally.add(seen)
-        if lanes and (Globals() != before or owner.state.changed()):
+        for _, attributes in copies.values():
+            attributes.refuse_content()
+        if lanes and Globals() != before:
             raise Tainted(
-                "the model draws random numbers in some steps but not in the first, or the loss "
-                "calls another model than the one it is given; auxiliaries that run at the same "
-                "time would disturb each other"
+                "the model draws random numbers in some steps but not in the first; auxiliaries "
+                "that run at the same time would disturb each other"
             )
         return tally
 
@@ -166,13 +166,15 @@ class Pass:
         return out
 
     def first(self) -> Tensor | None:
-        """The gradient of the first auxiliary, or chunk, that is not empty, on the model itself."""
+        """The gradient of the first auxiliary, or chunk, that is not empty."""
         filled = [k for k, size in enumerate(self.batch.sizes) if size]
         if not filled or self.how.head:
             return None
+        model = self.owner.copy()
+        attributes = Attributes(model)
         if self.how.rows:
-            return self._mapped(next(self._chunks()))
-        return self._one(filled[0], self.owner.model, Attributes(self.owner.model), seed=True)
+            return self._mapped(next(self._chunks()), model, attributes)
+        return self._one(filled[0], model, attributes, seed=True)
 
     def _chunks(self) -> Iterator[Tensor]:
         """Auxiliaries that are computed together, by place; −1 fills a chunk up."""

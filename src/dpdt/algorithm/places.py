@@ -7,7 +7,7 @@ are compared, on made-up inputs, before they are trusted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,23 +30,30 @@ def tries_of(numbers: int) -> int:
 
 
 def equal_places(
-    compute: Callable[[Data], Tensor], like: Data, size: int, rows: int, tries: int
+    compute: Callable[[Data, int], Tensor], like: Data, size: int, rows: int, tries: int
 ) -> int | None:
     """In how many classes rows that are computed from equal inputs are equal to the bit.
 
-    One input is not enough: with few numbers, different orders of summation often agree.
+    `compute` gets the inputs and the number of the trial. One trial is not enough: with few
+    numbers, different orders of summation often agree. One whose result is not finite, or 0, shows
+    nothing and does not count; if too few count, places are not trusted.
     """
-    left = [classes for classes in CLASSES if rows % classes == 0]
-    for trial in range(tries):
+    left, counted = [classes for classes in CLASSES if rows % classes == 0], 0
+    for trial in range(4 * tries):
         one = made_up(like, size, trial)
-        found = compute(tree_map(lambda t: t.repeat(rows, *[1] * (t.dim() - 1)), one))
+        found = compute(tree_map(lambda t: t.repeat(rows, *[1] * (t.dim() - 1)), one), trial)
+        if not bool(torch.isfinite(found).all()) or not bool(found.any()):
+            continue
         parts = [torch.unflatten(found, 0, (-1, classes)) for classes in left]
         left = [
             classes
             for classes, part in zip(left, parts, strict=True)
             if same_bits(part, part[:1].expand_as(part))
         ]
-    return left[0] if left else None
+        counted += 1
+        if counted == tries or not left:
+            break
+    return left[0] if left and counted == tries else None
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -62,9 +69,17 @@ def made_up(data: Data, examples: int, seed: int = 0) -> Data:
     def make(t: Tensor) -> Tensor:
         shape = (examples, *t.shape[1:])
         if t.is_floating_point():
-            return torch.randn(shape, generator=generator).to(t)
+            positive = torch.rand(shape, generator=generator)
+            normal = torch.randn(shape, generator=generator)
+            return (normal, positive, 30.0 * normal)[seed % 3].to(t)
         if seed == 0:  # class 1, token 1, attended to
             return torch.ones(shape, dtype=t.dtype, device=t.device)
         return torch.randint(0, 2, shape, generator=generator).to(t)
 
     return tree_map(make, data)
+
+
+def made_up_weights(tensors: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """Weights that are not 0, as those of a model often are at the start."""
+    generator = torch.Generator().manual_seed(seed)
+    return [0.3 * torch.randn(t.shape, generator=generator).to(t) for t in tensors]

@@ -3,18 +3,20 @@
 A forward pass can leave private data on the module: in a buffer, a frozen parameter, an attribute.
 It would reach other auxiliaries, or the released model, past the norm bound and the noise.
 
-Guarantees: every auxiliary's pass starts from the attributes that the module had at the start
-(`restore`). A buffer or frozen parameter that a pass has assigned or changed in place is noticed
-before anything is published (`passed`), and so is a trained one (executor.py). Writes that torch
-does not count (`.data`, numpy) and changes inside lists and dicts are found by content (`check`):
-after the first step, at checkpoints and at the end. Whoever finds a change raises `Tainted`, which
-voids the ledger.
+Guarantees: training calls copies of the module (`replica`), which share its tensors and are thrown
+away after every pass. Every auxiliary's pass starts from the attributes that the copy had at first
+(`restore`). A buffer that was assigned, an attribute whose content was changed (a list, a dict), a
+tensor that was changed in place: each is noticed before anything is published. Writes to tensors
+that torch does not count (`.data`, numpy) are found by content (`check`): after the first step, at
+checkpoints and at the end. Whoever finds a change raises `Tainted`, which voids the ledger.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import types
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,6 +28,10 @@ from dpdt.errors import InputError
 
 OWN = ("training",)  # attributes that say nothing about data, and that a loop may change
 PLAIN = (bool, int, float, str)
+PASSED_OVER = (
+    nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType,
+    types.MethodType,
+)  # fmt: skip
 DEEP = 6  # levels of attributes of attributes that are looked into
 
 
@@ -43,6 +49,7 @@ class Attributes:
             for name, module in self.modules.items()
             for table in _tables(module)
         ]
+        self.content = self._content()
 
     def restore(self) -> None:
         """Set every attribute back, as a pass may have left something on the module."""
@@ -57,9 +64,8 @@ class Attributes:
         for name, table, then in self.tables:
             registered = table is self.modules[name]._buffers
             if (registered or not buffers) and not _same(table, then):
-                key = next(
-                    k for k in {**then, **table} if not _same({k: table.get(k)}, {k: then.get(k)})
-                )
+                both = {**then, **table}
+                key = next(k for k in both if not _same({k: table.get(k)}, {k: then.get(k)}))
                 if registered:
                     return f"buffer {f'{name}.{key}'.lstrip('.')!r}"
                 return f"attribute {key!r} of layer {name or 'model'!r}"
@@ -70,57 +76,59 @@ class Attributes:
         if found := self.changed(buffers=True):
             raise _changed(found)
 
-
-class State(Attributes):
-    """All that a module holds besides what is trained, at one time."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__(model)
-        self.model = model
-        self.versions = self._versions()
-        self.content = self._content()
-
-    def passed(self) -> None:
-        """Refuse a pass that assigned a buffer, or changed one or a frozen parameter in place."""
-        self.refuse_buffers()
-        self.restore()
-        after = self._versions()
-        for name, version in self.versions.items():
-            if after[name] != version:
-                raise _changed(name)
-
-    def check(self) -> None:
-        """Refuse any change by content: of buffers, frozen parameters, attributes."""
+    def refuse_content(self) -> None:
+        """Refuse a pass that changed what an attribute holds, such as a list."""
         found = self._content()
         for name in {**self.content, **found}:
             if self.content.get(name) != found.get(name):
                 raise _changed(name)
 
-    def _versions(self) -> dict[str, int]:
-        return {name: tensor._version for name, tensor in self._kept_tensors()}
+    def _content(self) -> dict[str, str]:
+        """A hash of every attribute, by name."""
+        return {
+            f"attribute {key!r} of layer {name or 'model'!r}": _digest(value)
+            for name, module in self.modules.items()
+            for key, value in module.__dict__.items()
+            if key not in (*OWN, "_parameters", "_buffers", "_modules")
+        }
 
-    def _kept_tensors(self) -> Iterator[tuple[str, Tensor]]:
+
+class Kept:
+    """The tensors of a module that are not trained, as they were at one time."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.versions = {name: tensor._version for name, tensor in self._tensors()}
+        self.content = {name: _digest(tensor) for name, tensor in self._tensors()}
+
+    def passed(self) -> None:
+        """Refuse a pass that changed one in place, as far as torch counts."""
+        for name, tensor in self._tensors():
+            if self.versions.get(name) != tensor._version:
+                raise _changed(name)
+
+    def check(self) -> None:
+        """Refuse any change, by content."""
+        found = {name: _digest(tensor) for name, tensor in self._tensors()}
+        for name in {**self.content, **found}:
+            if self.content.get(name) != found.get(name):
+                raise _changed(name)
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for name, buffer in self.model.named_buffers():
             yield f"buffer {name!r}", buffer
         for name, parameter in self.model.named_parameters():
             if not parameter.requires_grad:
                 yield f"frozen parameter {name!r}", parameter
 
-    def _content(self) -> dict[str, str]:
-        """A hash of everything that is not trained, by name."""
-        found = {name: _digest(tensor) for name, tensor in self._kept_tensors()}
-        for name, module in self.modules.items():
-            for key, value in module.__dict__.items():
-                if key not in (*OWN, "_parameters", "_buffers", "_modules"):
-                    where = f"attribute {key!r} of layer {name or 'model'!r}"
-                    found[where] = _digest(value)
-        return found
-
 
 def replica(model: nn.Module) -> nn.Module:
-    """A module of its own that shares all parameters and buffers, for one lane."""
+    """A module of its own that shares all parameters and buffers; the module itself if it must."""
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, shared)
+    try:
+        return copy.deepcopy(model, shared)
+    except Exception:  # attributes of the user's own can refuse in any way
+        return model
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -175,18 +183,22 @@ def _feed(digest: Any, value: Any, depth: int, seen: set[int]) -> None:
         digest.update(repr(value).encode())
     elif isinstance(value, torch.Generator):
         _feed(digest, value.get_state(), depth, seen)
-    elif isinstance(value, nn.Module) or callable(value) or depth > DEEP or id(value) in seen:
-        return  # modules are visited by themselves
+    elif isinstance(value, PASSED_OVER) or depth > DEEP or id(value) in seen:
+        return  # modules are visited by themselves; functions are code
     else:
         seen.add(id(value))
-        if isinstance(value, Mapping):
-            parts: Any = [x for pair in value.items() for x in pair]
-        elif isinstance(value, tuple | list):
-            parts = value
-        elif isinstance(value, set | frozenset):
-            parts = sorted(map(repr, value))
-        else:
-            parts = [x for pair in getattr(value, "__dict__", {}).items() for x in pair]
-        digest.update(str(len(parts)).encode())
-        for part in parts:
+        for part in _parts(value):
             _feed(digest, part, depth + 1, seen)
+
+
+def _parts(value: Any) -> list[Any]:
+    """What an object is made of."""
+    if isinstance(value, Mapping):
+        return [x for pair in value.items() for x in pair]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, tuple | list | deque):
+        return list(value)
+    names = [n for c in type(value).__mro__ for n in getattr(c, "__slots__", ())]
+    slots = [getattr(value, n) for n in names if n != "__weakref__" and hasattr(value, n)]
+    return [*slots, *(x for pair in getattr(value, "__dict__", {}).items() for x in pair)]

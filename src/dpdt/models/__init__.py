@@ -176,7 +176,9 @@ def _of_texts(model: Any, tokens: dict[str, Tensor], labels: Tensor) -> Tensor:
         # one row that is attended to from end to end keeps the model from cutting further
         full = {name: torch.ones_like(t[:1]) for name, t in cut.items()}
 
-        def compute(some: dict[str, Tensor], full: dict[str, Tensor] = full) -> Tensor:
+        def compute(
+            some: dict[str, Tensor], trial: int = 0, full: dict[str, Tensor] = full
+        ) -> Tensor:
             both = tree_map(lambda a, b: torch.cat([a, b]), some, full)
             answer: Tensor = model.features(both)[:-1]
             return answer
