@@ -3,10 +3,13 @@
 import copy
 import json
 import math
+import random
+from collections import deque
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,6 +21,7 @@ from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.methods.loop import prepare, train
 from dpdt.models.networks import bounded_linear
+from dpdt.partition import Partition
 from dpdt.training import run as running
 from dpdt.training.compare import _set_aside
 from dpdt.training.run import run
@@ -592,6 +596,292 @@ class Test12Replay:
             two.load_state_dict(one.state_dict())
 
 
+class Text(torch.utils.data.Dataset):
+    """Examples with a text beside them."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        return examples()[0][i], examples()[1][i], f"text {i}"
+
+
+class Jittered(torch.utils.data.Dataset):
+    """Changes what it reads at random, from every generator there is."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        noise = torch.randn(6) + float(np.random.randn()) + random.gauss(0, 1)
+        return self.x[i] + noise, self.y[i]
+
+    def __getitems__(self, indices):
+        """What torch's own loader prefers; it sees the whole batch."""
+        x = self.x[indices] - self.x[indices].mean(0)
+        return list(zip(x, self.y[indices], strict=True))
+
+
+class Positive(nn.Linear):
+    """Not a number on inputs that are not positive, as made-up ones are."""
+
+    def forward(self, x):
+        return super().forward(x.sqrt())
+
+
+class TestIsolation:
+    """Found by attacks on the first mending."""
+
+    @pytest.mark.parametrize("options", POISSON)
+    def test_places_are_compared_under_weights_that_are_not_zero(self, options):
+        """From a start at 0 every place gives the same, and proves nothing."""
+
+        def how(start):
+            layer = nn.Linear(777, 7)
+            start(layer.weight)
+            x = torch.randn(64, 777, generator=torch.Generator().manual_seed(0))
+            step, loader = prepare(
+                layer, (x, torch.arange(64) % 7), noise=1.0, batch_size=64, epochs=1,
+                loss=lambda m, b: F.cross_entropy(m(b[0]), b[1]), **options,
+            )  # fmt: skip
+            step(next(iter(loader)))
+            return next(iter(step.engine.executor.found.values()))
+
+        assert how(nn.init.zeros_) == how(nn.init.normal_)
+
+    def test_a_trial_that_shows_nothing_does_not_count(self):
+        x, y = examples(64)
+        step, loader = prepare(
+            Positive(6, 3), (x.abs(), y), method="dpsgd", noise=1.0, batch_size=64, epochs=1,
+            loss=lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+        )  # fmt: skip
+        step(next(iter(loader)))
+        (how,) = step.engine.executor.found.values()
+        reference, _ = prepare(
+            nn.Linear(6, 3), (x, y), method="dpsgd", noise=1.0, batch_size=64, epochs=1,
+            loss=lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+        )  # fmt: skip
+        reference(next(iter(reference.loader)))
+        (usual,) = reference.engine.executor.found.values()
+        assert not how.rows or (how.rows, how.classes) == (usual.rows, usual.classes)
+
+    def test_a_dataset_is_read_one_example_at_a_time_from_draws_of_its_own(self):
+        data = Jittered(*examples())
+        far = []
+        for there in (True, False):
+            present = np.ones(40, dtype=bool)
+            present[0] = there
+            torch.manual_seed(1)
+            far.append(sum_of(nn.Linear(6, 3), data, present, clip=1e-3, batch_size=40,
+                              method="dpsgd"))  # fmt: skip
+        assert 0.9 < float((far[0] - far[1]).norm()) / 1e-3 <= 1.0
+
+    @pytest.mark.parametrize("data", [
+        Text(), {"x": examples()[0], "y": examples()[1], "z": np.zeros(40)},
+        (examples()[0], examples()[1], ["a"] * 40)])  # fmt: skip
+    def test_what_cannot_be_cut_into_examples_is_refused(self, data):
+        def loss(model, batch):
+            return model(batch[0] if isinstance(batch, tuple) else batch["x"]).square().mean()
+
+        with pytest.raises(InputError, match="data: must be tensors"):
+            train(nn.Linear(6, 3), data, loss=loss, method="dpsgd", noise=1.0, **SMALL)
+
+    def test_how_much_a_user_holds_moves_nobody_else(self):
+        def homes(owners):
+            partition = Partition(
+                examples=len(owners), batches=3, auxiliaries=5, users=owners, seed=1
+            )
+            return {
+                (owners[i], owners[: i + 1].count(owners[i])): (m, k)
+                for m in range(3)
+                for i, k in zip(*_spread(partition.batch(m)), strict=True)
+            }
+
+        owners = [f"user {i % 13}" for i in range(130)]
+        for left in (0, 60, 129):
+            gone = owners[left]
+            fewer = owners[:left] + owners[left + 1 :]
+            before, after = homes(owners), homes(fewer)
+            home = {k for (name, _), (_, k) in before.items() if name == gone}
+            for key, place in after.items():
+                if place[1] not in home:  # all other auxiliaries hold what they held, where it was
+                    assert before[key] == place
+
+    def test_pate_does_not_answer_again(self):
+        step, loader = prepare(
+            nn.Linear(6, 3), examples(), method="pate", public=examples(20, seed=5)[0], teachers=3,
+            teacher_epochs=1, noise=1.0, batch_size=20,
+        )  # fmt: skip
+        batches = iter(loader)
+        for _ in range(8):
+            step(next(batches))
+        state = step.state_dict()
+        step(next(batches))
+        with pytest.raises(InputError, match="pate cannot go back"):
+            step.load_state_dict(state)
+
+    def test_teachers_that_are_coupled_by_the_loss_void_the_run(self):
+        centre = [torch.zeros(6)]
+
+        def loss(model, batch):
+            centre[0] = 0.5 * centre[0] + batch[0].detach().sum(0)
+            return F.cross_entropy(model(batch[0] + 5.0 * centre[0]), batch[1])
+
+        step, loader = prepare(
+            nn.Linear(6, 3), examples(), method="pate", public=examples(50, seed=5)[0], teachers=6,
+            teacher_epochs=5, noise=1.0, batch_size=20, loss=loss,
+        )  # fmt: skip
+
+        def go():
+            for batch in loader:
+                step(batch)
+
+        with pytest.raises(InputError, match="votes otherwise"):
+            go()
+        assert math.isinf(step.privacy().epsilon)
+
+    def test_teachers_cannot_rewrite_the_queries(self):
+        class Adds(nn.Linear):
+            def forward(self, x):
+                x += self.bias.detach().sum() + 1.0
+                return super().forward(x)
+
+        public = examples(20, seed=5)[0]
+        before = public.clone()
+        train(Adds(6, 3), examples(), method="pate", public=public, teachers=3, noise=1.0, **SMALL)
+        assert torch.equal(public, before)
+
+    @pytest.mark.parametrize("kind", ["deque", "slots", "callable"])
+    @pytest.mark.parametrize("options", POISSON)
+    def test_no_container_carries_records_into_the_model(self, kind, options):
+        class Slots:
+            __slots__ = ("held",)
+
+        class Calls:
+            def __call__(self):
+                return self.held
+
+        class Holds(nn.Linear):
+            def __init__(self):
+                super().__init__(6, 3)
+                self.box = {"deque": deque, "slots": Slots, "callable": Calls}[kind]()
+
+            def forward(self, x):
+                if isinstance(self.box, deque):
+                    self.box.append(x.detach())
+                else:
+                    self.box.held = x.detach()
+                return super().forward(x)
+
+        model = Holds()
+        with pytest.raises(InputError, match="attribute 'box'"):
+            train(model, examples(), noise=1.0, loss=lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+                  **SMALL, **options)  # fmt: skip
+        assert not model.box if kind == "deque" else not hasattr(model.box, "held")
+
+    def test_a_batch_that_is_changed_through_numpy_is_refused(self):
+        step, loader = prepare(nn.Linear(6, 3), examples(), noise=1.0, lr=0.1, **SMALL)
+        batch = next(iter(loader))
+        x = batch.data[0].numpy()
+        x -= x.mean(0)
+        with pytest.raises(InputError, match="was changed after"):
+            step(batch)
+
+    @pytest.mark.parametrize("ending", ["finish", "pause", "privacy"])
+    def test_weights_that_are_changed_at_the_end_void_the_run(self, ending):
+        model = nn.Linear(6, 3)
+        step, loader = prepare(model, examples(), noise=1.0, lr=0.1, **SMALL)
+        for batch in loader:
+            step(batch)
+        model.weight.data += examples()[0].mean(0)
+        if ending == "privacy":
+            assert math.isinf(step.privacy().epsilon)
+            return
+        with pytest.raises(InputError, match="weights were changed"):
+            getattr(step, ending)()
+        assert math.isinf(step.privacy().epsilon)
+
+    def test_training_twice_is_noticed_whatever_was_copied(self):
+        x, y = (t.numpy() for t in examples())
+
+        def again(model):
+            data = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+            given = data if isinstance(model, nn.Linear) else (torch.tensor(x), torch.tensor(y))
+            return train(model, given, noise=1.0, lr=0.1, **SMALL).privacy.epsilon
+
+        model = nn.Linear(6, 3)
+        assert math.isfinite(again(model))
+        assert math.isinf(again(model))
+        assert math.isinf(again(copy.deepcopy(model)))
+
+    def test_a_batch_is_paid_for_when_it_is_handed_out(self):
+        """Otherwise one could draw until a batch pleases."""
+        step, loader = prepare(
+            nn.Linear(6, 3), examples(), noise=1.0, lr=0.1, sampling="poisson", epochs=3,
+            batch_size=10,
+        )  # fmt: skip
+        for _ in range(7):
+            next(iter(loader))
+            step.load_state_dict(step.state_dict())
+        assert step.writer.ledger.steps == 7
+
+    def test_loading_a_state_after_resuming_records_again(self):
+        step, loader = prepare(nn.Linear(6, 3), examples(), **REPLAY)
+        batches = iter(loader)
+        for _ in range(4):
+            step(next(batches))
+        state, kept = copy.deepcopy(step.state_dict()), step.secrets()
+        other, rest = prepare(nn.Linear(6, 3), examples(), **REPLAY)
+        other.writer.adopt(step.writer.ledger.runs)
+        other.resume(state, kept)
+        other.load_state_dict(state)
+        before = other.writer.ledger.steps
+        other(next(iter(rest)))
+        assert other.writer.ledger.steps == before + 1
+
+    def test_no_gradient_is_left_on_the_model(self):
+        def loss(model, batch):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+            if not torch._C._functorch.is_batchedtensor(value):
+                value.backward(retain_graph=True)
+            return value
+
+        class Loops(nn.Linear):
+            def forward(self, x):
+                return super().forward(x) if float(x.detach().sum()) > -1e30 else x
+
+        model = Loops(6, 3)
+        train(model, examples(), loss=loss, method="dpsgd", noise=1.0, **SMALL)
+        assert all(p.grad is None for p in model.parameters())
+
+    def test_models_of_transformers_can_be_trained_with_dropout(self):
+        small = transformers.BertConfig(
+            vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=16, max_position_embeddings=16, num_labels=2,
+        )  # fmt: skip
+        model = transformers.BertForSequenceClassification(small)
+        data = {
+            "input_ids": torch.randint(1, 30, (30, 8)),
+            "attention_mask": torch.ones(30, 8, dtype=torch.long),
+            "labels": torch.randint(0, 2, (30,)),
+        }
+        far = []
+        for there in (True, False):
+            present = np.ones(30, dtype=bool)
+            present[3] = there
+            given = {"clip": 1e-3, "batch_size": 30, "method": "dpsgd"}
+            far.append(sum_of(copy.deepcopy(model).train(), data, present, **given))
+        assert 0.5 < float((far[0] - far[1]).norm()) / 1e-3 <= 1.0
+
+
+def _spread(assignment):
+    indices, sizes = assignment
+    return indices, np.repeat(np.arange(len(sizes)), sizes)
+
+
 class Test13Resume:
     def interrupted(self, tmp_path, monkeypatch, *overrides):
         chosen = config.load("digits", ("train.epochs=6", *overrides))
@@ -695,8 +985,8 @@ class Test13Resume:
         ("owners", "message"),
         [
             ({i: i % 3 for i in range(40)}, "must be a sequence, one owner for each example"),
-            ([[i] for i in range(40)], "must be hashable"),
-            ([math.nan] * 40, "must equal themselves"),
+            ([[i] for i in range(40)], "owners must be texts, numbers"),
+            ([math.nan] * 40, "owners must be texts, numbers"),
             ([1] * 39, "39 owners for 40 examples"),
         ],
     )

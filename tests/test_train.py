@@ -106,7 +106,7 @@ def test_data_that_cannot_be_used():
     model = nn.Linear(4, 2)
     with pytest.raises(dpdt.InputError, match="tensors of different lengths, 3, 4"):
         dpdt.prepare(model, (torch.ones(3, 4), torch.ones(4)), noise=1.0, batch_size=2)
-    with pytest.raises(dpdt.InputError, match="data: must be a tensor"):
+    with pytest.raises(dpdt.InputError, match="data: must be tensors"):
         dpdt.prepare(model, "digits", noise=1.0)
     with pytest.raises(
         dpdt.InputError, match=r"train.batch_size: must be at most .* 60, found 256"

@@ -239,13 +239,17 @@ class LedgerWriter:
             for number in range(run.start, run.start + run.steps):
                 self.step(run.setting, number)
 
-    def step(self, setting: Setting, number: int | None = None) -> None:
-        """Record one step, before it is taken; `number` is its own in the plan."""
+    def refuse_ended(self) -> None:
+        """Refuse a step after the end."""
         if self._ended:
             raise InputError(
                 "the run has ended or is paused, and its ledger takes no further step; continue "
                 "it with load_state_dict() on a newly prepared step, or dpdt train --resume"
             )
+
+    def step(self, setting: Setting, number: int | None = None) -> None:
+        """Record one step, before it is taken; `number` is its own in the plan."""
+        self.refuse_ended()
         number = self.ledger.position if number is None else number
         if setting != self._setting:
             self._setting = setting

@@ -8,6 +8,7 @@ for the whole run in every partition, reshuffled or not.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,11 +47,14 @@ class Partition:
             raise InputError(
                 f"users: {len(self.users)} owners for {self.examples} examples; give one for each"
             )
-        owner, number = owners(self.users)
-        home = np.empty(number, dtype=int)
-        home[generator.permutation(number)] = np.arange(number) % self.auxiliaries
+        owner, names = owners(self.users)
+        # By a hash of their names: how much anyone holds, and in which order, decides nothing.
+        order = np.argsort([_hash(self.seed, name) for name in names])
+        home = np.empty(len(names), dtype=int)
+        home[order] = np.arange(len(names)) % self.auxiliaries
         shards = [
-            generator.permutation(np.flatnonzero(home[owner] == k)) for k in range(self.auxiliaries)
+            np.random.default_rng((self.seed, 5, k)).permutation(np.flatnonzero(home[owner] == k))
+            for k in range(self.auxiliaries)
         ]
         return [np.array_split(shard, self.batches) for shard in shards]
 
@@ -117,31 +121,54 @@ class Shards:
         return chosen, (len(chosen),) if len(chosen) else ()
 
 
-def owners(users: Sequence[Any]) -> tuple[np.ndarray, int]:
-    """A number for each example's owner, and how many owners there are.
+def owners(users: Sequence[Any]) -> tuple[np.ndarray, list[str]]:
+    """A number for each example's owner, and the owners' names.
 
-    Owners are anything hashable, and are the same if they are equal; nothing else is asked of them,
-    no order in particular.
+    Owners are texts, numbers, bytes, None, or tuples and frozensets of them. Two are the same if
+    they are equal.
     """
     if isinstance(users, Mapping | str | bytes | set | frozenset):
         raise InputError(
             f"users: must be a sequence, one owner for each example, found {type(users).__name__}"
         )
     plain = users.tolist() if hasattr(users, "tolist") else users  # arrays and tensors
-    numbers: dict[Any, int] = {}
+    numbers: dict[str, int] = {}
     found = np.empty(len(users), dtype=int)
     for i, user in enumerate(plain):
-        user = user.item() if hasattr(user, "item") else user  # a tensor equals only itself
-        try:
-            known = bool(user == user)
-            found[i] = numbers.setdefault(user, len(numbers))
-        except TypeError:
+        name = _name(user.item() if hasattr(user, "item") else user)
+        if name is None:
             raise InputError(
-                f"users: owners must be hashable, found {type(user).__name__} at {i}"
-            ) from None
-        if not known:
-            raise InputError(f"users: owners must equal themselves, found {user!r} at {i}")
-    return found, len(numbers)
+                "users: owners must be texts, numbers, bytes, None, or tuples and frozensets of "
+                f"them, found {user!r} at {i}"
+            )
+        found[i] = numbers.setdefault(name, len(numbers))
+    return found, list(numbers)
+
+
+def _name(user: Any) -> str | None:
+    """A text that is the same for equal owners, in every process; None if there is none."""
+    match user:
+        case None | str() | bytes():
+            return repr(user)
+        case bool() | int():
+            return f"number {int(user)}"
+        case float():
+            return _name(int(user)) if user.is_integer() else _not_nan(user)
+        case tuple() | frozenset():
+            parts = [_name(part) for part in user]
+            if any(part is None for part in parts):
+                return None
+            known = [str(part) for part in parts]
+            return repr(known if isinstance(user, tuple) else ("set", *sorted(known)))
+    return None
+
+
+def _not_nan(user: float) -> str | None:
+    return f"number {user!r}" if user == user else None
+
+
+def _hash(seed: int, name: str) -> bytes:
+    return hashlib.sha256(f"{seed} {name}".encode()).digest()
 
 
 def _present(chosen: np.ndarray, absent: np.ndarray | None) -> np.ndarray:

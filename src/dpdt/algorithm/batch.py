@@ -31,6 +31,13 @@ def tree_map(function: Callable[..., Any], data: Data, *others: Data) -> Data:
     return data
 
 
+def leaves(data: Data) -> list[Tensor]:
+    """All tensors of a batch."""
+    found: list[Tensor] = []
+    tree_map(found.append, data)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Mini-batch number `step` of a run: auxiliary after auxiliary, `sizes[k]` examples each.

@@ -56,10 +56,14 @@ def equal_places(
     return left[0] if left and counted == tries else None
 
 
+def as_bytes(t: Tensor) -> Tensor:
+    """What a tensor holds, byte by byte."""
+    return t.detach().cpu().contiguous().flatten().view(torch.uint8)
+
+
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are equal to the bit, NaN included."""
-    kind = torch.int64 if a.dtype == torch.float64 else torch.int32
-    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(as_bytes(a), as_bytes(b))
 
 
 def made_up(data: Data, examples: int, seed: int = 0) -> Data:

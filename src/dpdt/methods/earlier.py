@@ -1,51 +1,65 @@
 """Models that this process has trained before: their start depends on the data of those runs.
 
 An ε is about one run. A model that is trained twice on the same data pays twice, and neither run's
-own ε tells. Across processes nobody can know; within one, it is noticed.
+own ε tells. Across processes nobody can know; within one, it is noticed: by the very parameters,
+and by the weights that a run has left, wherever they were copied to. Data are known by a hash of
+some of their examples, so that two sets that differ in few are taken for the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-import weakref
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from dpdt.algorithm.batch import tree_map
+from dpdt.algorithm.batch import leaves
+from dpdt.algorithm.places import as_bytes
+from dpdt.methods.loader import count, take
 
-_TRAINED: Any = WeakIdKeyDictionary()  # parameter → the data it was trained on, as weak references
+LOOKED_AT = 64  # examples of a data set
+
+_TRAINED: Any = WeakIdKeyDictionary()  # parameter → the data it was trained on
+_LEFT: dict[str, set[str]] = {}  # weights that a run has left → its data
 
 
-def _leaves(data: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    tree_map(found.append, data)
-    return found
+def sample(data: Any) -> str:
+    """A hash of some examples, evenly spaced."""
+    number = count(data)
+    chosen = torch.arange(min(LOOKED_AT, number)) * number // min(LOOKED_AT, number)
+    digest = hashlib.sha256(str(number).encode())
+    for t in leaves(take(data, chosen)):
+        digest.update(as_bytes(t).numpy().data)
+    return digest.hexdigest()
 
 
-def remember(model: nn.Module, data: Any) -> None:
+def remember(model: nn.Module, data: str) -> None:
     """This model is being trained on these data."""
-    leaves = _leaves(data) or [data]
     for parameter in model.parameters():
-        known = _TRAINED.get(parameter, [])
-        _TRAINED[parameter] = [*known, [weakref.ref(leaf) for leaf in leaves]]
+        _TRAINED[parameter] = _TRAINED.get(parameter, set()) | {data}
 
 
-def why_not(model: nn.Module, data: Any) -> str | None:
+def remember_weights(weights: str, data: str) -> None:
+    """These weights come from a run on these data."""
+    _LEFT.setdefault(weights, set()).add(data)
+
+
+def why_not(model: nn.Module, data: str) -> str | None:
     """Why a run on these data would not guarantee what it says, if the model has seen them.
 
-    A model that was trained on other data, or on data that are gone, is only warned about.
+    A model that was trained on other data is only warned about.
     """
-    leaves = _leaves(data) or [data]
-    earlier = [run for p in model.parameters() for run in _TRAINED.get(p, [])]
-    if any(_same(leaves, [ref() for ref in run]) for run in earlier):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    seen = set().union(_LEFT.get(weights_of(model), ()), *(_TRAINED.get(p, ()) for p in trained))
+    if data in seen:
         return (
             "the model was trained on these data before, so its start depends on them: an ε of "
             "this run alone leaves out what the earlier one cost"
         )
-    if earlier:
+    if seen:
         warnings.warn(
             "the model was trained before: this ε counts this run alone, and holds if the earlier "
             "data and these have nobody in common",
@@ -54,11 +68,10 @@ def why_not(model: nn.Module, data: Any) -> str | None:
     return None
 
 
-def _same(mine: list[Any], theirs: list[Any]) -> bool:
-    def equal(a: Any, b: Any) -> bool:
-        if a is b:
-            return True
-        both = isinstance(a, Tensor) and isinstance(b, Tensor)
-        return both and a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
-
-    return len(mine) == len(theirs) and all(map(equal, mine, theirs))
+def weights_of(model: nn.Module) -> str:
+    """A hash of what is trained in a model."""
+    digest = hashlib.sha256()
+    for t in model.parameters():
+        if t.requires_grad:
+            digest.update(as_bytes(t).numpy().data)
+    return digest.hexdigest()

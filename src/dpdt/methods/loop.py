@@ -33,6 +33,7 @@ from dpdt.methods.step import Step
 from dpdt.methods.whitening import Whitened, can_whiten
 from dpdt.models.networks import bounds_of
 from dpdt.noise import Randomness
+from dpdt.partition import owners
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,8 @@ def prepare(
     blocks = Blocks.group(parameters_of(model), chosen.method.granularity)
     bounds = bounds_of(model) if usual and _has_class_numbers(data) else None
     decided = plan(chosen, blocks, count(data), bounds, 0 if public is None else count(public))
-    seen_before = earlier.why_not(model, data)
+    seen = earlier.sample(data)
+    seen_before = earlier.why_not(model, seen)
     given, learner, inputs, whitened = (data, public), model, public, None
     if isinstance(chosen.method, Method) and chosen.method.preconditioner == PUBLIC:
         whitened = Whitened(model, public)
@@ -113,6 +115,7 @@ def prepare(
         batches=decided.header.batches,
         steps=decided.steps,
         device=next(model.parameters()).device,
+        seed=chosen.train.seed,
         augment=Augment(chosen.train.seed, count(data)) if chosen.train.augment else None,
         alone=poisson and decided.header.per_example,
         fixed=not poisson,
@@ -125,6 +128,7 @@ def prepare(
         shapes = {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
         return {
             "settings": _digest([asdict(chosen), asdict(decided.header)]),
+            "users": _digest(None if users is None else owners(users)[0].tolist()),
             "model": _digest(shapes),
             "training data or public inputs": _digest(parts),
         }
@@ -133,18 +137,20 @@ def prepare(
         engine,
         loader,
         decided,
+        model=model,
         learner=learner,
         delta=chosen.privacy.delta,
         allow_large_delta=chosen.privacy.allow_large_delta,
         noise=noise,
         coins=coins,
         identity=identity,
+        seen=seen,
         whitened=whitened,
         measured=measured,
     )
     if seen_before is not None:
         step.writer.void(seen_before)
-    earlier.remember(model, given[0])
+    earlier.remember(model, seen)
     if ledger is not None:
         step.writer.open(ledger)
     return step, loader

@@ -10,13 +10,14 @@ import copy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpdt.accounting import pate as votes
-from dpdt.algorithm.batch import Batch, Data
+from dpdt.algorithm.batch import Batch, Data, tree_map
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.randomness import kept, seeded
+from dpdt.algorithm.state import Tainted
 from dpdt.config import Pate, Settings
 from dpdt.ledger import Setting
 from dpdt.mechanism import full_precision, perturbed
@@ -39,38 +40,60 @@ class PateEngine:
         public: Data, *, noise: Randomness,
     ):  # fmt: skip
         self.model, self.loss, self.method, self.plan = model, loss, method, plan
-        self.public, self.noise, self.train = public, noise, using.train
+        # a copy: a model may write to what it is given
+        self.public = tree_map(torch.clone, public)
+        self.noise, self.train = noise, using.train
         self.steps = 0
         self.start = copy.deepcopy(model)
         with torch.no_grad():
-            classes = model(take(public, torch.arange(1))).shape[-1]
+            classes = model(take(self.public, torch.tensor([0]))).shape[-1]
         self.queries = plan.steps - method.teachers
         self.limit = sum(n for s, n in plan.settings if s.clip[1])  # answers that are paid for
         self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
         self.answers: dict[int, int] = {}
+        self.first: tuple[Data, int, Tensor] | None = None  # a teacher that is trained again
 
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         query = self.steps - self.method.teachers
         loss = 0.0
         with full_precision(), kept():
-            seeded(self.train.seed, 0, self.steps)
             if query < 0:
                 loss = self._teach(batch.data, bool(batch.sizes))
             elif len(self.answers) < self.limit:
                 self._ask(query, setting)
             self.steps += 1
             if self.steps == self.plan.steps:
+                seeded(self.train.seed, 0, self.steps)
                 loss = self._study()
         return StepResult(loss=loss, nonfinite=0)
 
     def _teach(self, shard: Data, some: bool) -> float:
         """Train a teacher on its shard and take its votes; an empty shard has an untaught one."""
-        teacher = copy.deepcopy(self.start)
-        loss = self._fit(teacher, shard, self.method.teacher_epochs, self.steps) if some else 0.0
-        with torch.no_grad():
-            winners = teacher(take(self.public, torch.arange(self.queries))).argmax(-1)
+        winners, loss = self._votes(shard, some, self.steps)
         self.counts[torch.arange(len(winners)), winners] += 1.0
+        if self.first is None and some:
+            self.first = (tree_map(torch.clone, shard), self.steps, winners)
+        if self.steps == self.method.teachers - 1 and self.first is not None:
+            shard, number, before = self.first
+            if not torch.equal(self._votes(shard, True, number)[0], before):
+                raise Tainted(
+                    "a teacher votes otherwise after the others were trained: the model or the "
+                    "loss keeps something between calls, which carries records to other teachers"
+                )
+            self.first = None
         return loss
+
+    def _votes(self, shard: Data, some: bool, number: int) -> tuple[Tensor, float]:
+        """What a teacher of this shard says of every query, and its last loss."""
+        seeded(self.train.seed, 0, number)
+        teacher, loss = copy.deepcopy(self.start), 0.0
+        if some:
+            own = tree_map(torch.clone, shard)  # a model may write to what it is given
+            loss = self._fit(teacher, own, self.method.teacher_epochs, number)
+        with torch.no_grad():
+            queries = take(self.public, torch.arange(self.queries))
+            winners: Tensor = teacher(tree_map(torch.clone, queries)).argmax(-1)
+        return winners, loss
 
     def _ask(self, query: int, setting: Setting) -> None:
         """Confident GNMax on one public example."""

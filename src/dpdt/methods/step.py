@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -25,7 +25,7 @@ from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.state import Tainted
 from dpdt.errors import InputError
 from dpdt.ledger import LedgerWriter, Run, Setting
-from dpdt.methods import Engine
+from dpdt.methods import Engine, earlier
 from dpdt.methods.loader import Loader
 from dpdt.methods.plan import Plan
 from dpdt.methods.whitening import Whitened
@@ -41,12 +41,14 @@ class Step:
         loader: Loader,
         plan: Plan,
         *,
+        model: nn.Module,
         learner: nn.Module,
         delta: float,
         allow_large_delta: bool = False,
         noise: Randomness,
         coins: Randomness,
         identity: Callable[[], dict[str, str]],
+        seen: str,
         whitened: Whitened | None = None,
         measured: bool = False,
     ):
@@ -57,30 +59,38 @@ class Step:
         self.measured = measured  # the learning rate was, on the model as it is at the start
         self.writer = LedgerWriter(plan.header)
         self.run = secrets.token_hex(16)  # which run this is; says nothing about it
-        self._identity = identity
+        self._identity, self.seen = identity, seen
         self._trained = [p for p in learner.parameters() if p.requires_grad]
         self._left = self._weights()
+        self._model, self._start = model, earlier.weights_of(model)
         self._recorded = 0  # steps before this number stand in the ledger already
         self._shown = False  # what was guaranteed so far has been asked for
+        loader.announce = self._record
 
     def __call__(self, batch: Batch) -> StepResult:
-        """Record the step, then take it. `batch` must be the next one of the loader."""
-        self.loader.refuse_foreign(batch, self.engine.steps)
+        """Take the step of a batch, the next one of the loader, which has recorded it."""
+        self.writer.refuse_ended()
+        own = self.loader.used(batch, self.engine.steps)
         with self._voiding():
-            if not all(map(same_bits, self._weights(), self._left)):
-                raise Tainted(
-                    "the weights were changed between steps, past the norm bound and the noise; "
-                    "only the step may change what is trained"
-                )
-            setting = self.plan.at(batch.step)
-            if self._shown:
-                self.writer.export("what was guaranteed on the way")
-                self._shown = False
-            if batch.step >= self._recorded:
-                self.writer.step(setting, batch.step)
-            result = self.engine.step(batch, setting)
+            self._refuse_other_weights()
+            result = self.engine.step(own, self.plan.at(own.step))
             self._settle()
         return result
+
+    def _record(self, step: int) -> None:
+        """Record a step, before its batch is handed out: whoever has seen one has used it."""
+        if self._shown:
+            self.writer.export("what was guaranteed on the way")
+            self._shown = False
+        if step >= self._recorded:
+            self.writer.step(self.plan.at(step), step)
+
+    def _refuse_other_weights(self) -> None:
+        if not all(map(same_bits, self._weights(), self._left)):
+            raise Tainted(
+                "the weights were changed between steps, past the norm bound and the noise; only "
+                "the step may change what is trained"
+            )
 
     def _weights(self) -> list[Tensor]:
         return [p.detach().clone() for p in self._trained]
@@ -102,6 +112,9 @@ class Step:
     def privacy(self, delta: float | None = None) -> Privacy:
         """What the steps taken so far guarantee. If more follow, an iterate was shown."""
         self._shown = not self.writer.ledger.closed
+        if self._shown:
+            with suppress(Tainted):  # which the ledger says
+                self.check()
         return account(
             self.writer.ledger,
             self.delta if delta is None else delta,
@@ -113,8 +126,9 @@ class Step:
         self.writer.export(what)
 
     def check(self) -> None:
-        """Refuse, and void, a run in which anything that is not trained has changed."""
+        """Refuse, and void, a run in which anything has changed but by its steps."""
         with self._voiding():
+            self._refuse_other_weights()
             self.engine.check()
 
     def finish(self) -> None:
@@ -123,6 +137,7 @@ class Step:
             self.check()
             self.engine.finish()
             self._settle()
+            self._remember()
             self.writer.close()
 
     def pause(self) -> None:
@@ -136,7 +151,14 @@ class Step:
             self.engine.finish()
             self._settle()
             self.writer.export(f"the model when the run was paused after {self.engine.steps} steps")
+        self._remember()
         self.writer.pause()
+
+    def _remember(self) -> None:
+        """The weights that leave come from these data; a copy of them is known again."""
+        weights = earlier.weights_of(self._model)
+        if weights != self._start:
+            earlier.remember_weights(weights, self.seen)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands, without its noise. As secret as the data."""
@@ -163,10 +185,16 @@ class Step:
             self.writer.adopt(runs)
         elif state["run"] != self.run or not _begins_with(ledger.runs, runs):
             raise InputError("the state belongs to another run than the one that was begun here")
+        elif self.plan.header.method == "pate":
+            raise InputError(
+                "pate cannot go back: what was asked again would be answered again, and the bill "
+                "for answers is made beforehand; prepare another run"
+            )
         for what in state["exports"]:
             self.writer.export(what)
         for why in state["voids"]:
             self.writer.void(why)
+        self._recorded = 0
         self._load(state)
 
     def secrets(self) -> dict[str, Any]:
