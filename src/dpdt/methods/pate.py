@@ -46,7 +46,7 @@ class PateEngine:
         self.steps = 0
         self.start = copy.deepcopy(model)
         with torch.no_grad():
-            classes = model(take(self.public, torch.tensor([0]))).shape[-1]
+            classes = model(tree_map(torch.clone, take(self.public, torch.arange(1)))).shape[-1]
         self.queries = plan.steps - method.teachers
         self.limit = sum(n for s, n in plan.settings if s.clip[1])  # answers that are paid for
         self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
