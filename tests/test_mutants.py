@@ -34,7 +34,7 @@ from dpdt.methods.loop import fit, prepare, train
 from dpdt.methods.step import Step
 from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
-from dpdt.partition import PoissonSampler
+from dpdt.partition import Partition, PoissonSampler, owners
 from dpdt.training import compare
 from dpdt.training import run as running
 from dpdt.training.folder import RunFolder
@@ -329,6 +329,44 @@ class TestSampling:
         assert not batch.fixed
         assert not batch.alone
 
+    def test_equal_owners_are_one_whatever_their_type_or_order(self):
+        for owner in (1, 1.0, True, np.int64(1), torch.tensor(1)):
+            assert owners([1, owner])[0].tolist() == [0, 0]
+        for some in ([0, 8], [8, 0], ["a", "b"], ["b", "a"], [1.0, None], [None, 1]):
+            both = [frozenset(some), frozenset(reversed(some))]
+            assert owners(both)[0].tolist() == [0, 0]
+        assert owners([1, "1", b"1", (1,), frozenset([1]), None, 1.5])[0].tolist() == [*range(7)]
+
+    def test_the_order_of_examples_does_not_decide_where_users_go(self):
+        def homes(users):
+            partition = Partition(examples=len(users), batches=1, auxiliaries=3, users=users)
+            indices, sizes = partition.batch(0)
+            home = np.repeat(np.arange(3), sizes)
+            return {users[i]: int(k) for i, k in zip(indices, home, strict=True)}
+
+        users = [f"user {i % 7}" for i in range(35)]
+        assert homes(users) == homes(users[::-1])
+
+    def test_how_much_a_user_holds_moves_no_others_examples(self):
+        def cells(users, seed):
+            partition = Partition(
+                examples=len(users), batches=3, auxiliaries=3, users=users, seed=seed
+            )
+            found = {}
+            for m in range(3):
+                indices, sizes = partition.batch(m)
+                for i, k in zip(indices, np.repeat(np.arange(3), sizes), strict=True):
+                    found[(users[i], users[:i].count(users[i]))] = (int(k), m)
+            return found
+
+        users = list("abcdef") * 4
+        for seed in range(10):
+            before, after = cells(users, seed), cells([*users, "a"], seed)
+            (home,) = {k for (name, _), (k, _) in before.items() if name == "a"}
+            others = [key for key, (k, _) in before.items() if k != home]
+            assert others
+            assert all(before[key] == after[key] for key in others)
+
     def test_users_share_an_auxiliary_so_examples_cannot_be_alone(self):
         with pytest.raises(InputError, match="all of a user's examples share an auxiliary"):
             prepare(
@@ -365,7 +403,7 @@ class TestPlaces:
         like = (torch.full((5, 4), 777.0), torch.full((5,), 7))
 
         def off_by(classes):
-            def compute(data):
+            def compute(data, trial):
                 assert not (data[0] == 777.0).any()
                 assert not (data[1] == 7).any()
                 places = torch.arange(len(data[0])) % classes if classes else torch.arange(32)
@@ -376,6 +414,41 @@ class TestPlaces:
         assert equal_places(off_by(1), like, 1, 32, 4) == 1
         assert equal_places(off_by(16), like, 1, 32, 4) == 16
         assert equal_places(off_by(0), like, 1, 32, 4) is None
+
+    @pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+    def test_a_trial_that_shows_nothing_does_not_count(self, value):
+        like = torch.zeros(5, 4)
+
+        def mostly(data, trial):
+            """Places differ, which one trial in four shows."""
+            different = 1.0 + (torch.arange(32.0) % 3).unsqueeze(1)
+            return data * different if trial % 4 == 3 else torch.full((32, 4), value)
+
+        assert equal_places(mostly, like, 1, 32, 4) is None
+        assert equal_places(lambda *_: torch.full((32, 4), value), like, 1, 32, 4) is None
+
+    @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
+    def test_places_are_compared_under_made_up_weights(self, make, monkeypatch):
+        """Weights of 0 would make all places equal; others come with every trial."""
+        found, inner = [], executor.equal_places
+
+        def spy(compute, like, size, rows, tries):
+            def call(data, trial):
+                result = compute(data, trial)
+                found.append(result.clone())
+                return result
+
+            return inner(call, like, size, rows, tries)
+
+        monkeypatch.setattr(executor, "equal_places", spy)
+        model = make()
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+        step, batches = poisson_step(model)
+        step(next(batches))
+        assert len(found) > 3
+        distinct = {tuple(result[0].abs().sort().values.tolist()) for result in found}
+        assert len(distinct) == len(found)
 
     def test_bits_are_compared_not_numbers(self):
         one = torch.ones(3)
@@ -558,6 +631,7 @@ class TestLanes:
                         model.left = float(x.detach().sum())
                 return super().forward(x)
 
+        told = {"draws": "draws random numbers in some steps", "another model": "'left' of layer"}
         model, (x, y) = Late(6, 3), examples()
         x[7] = 60.0
         step, loader = prepare(model, (x, y), noise=1.0, auxiliaries=5, **SMALL, **FIXED)
@@ -566,9 +640,16 @@ class TestLanes:
             for batch in loader:
                 step(batch)
 
-        with pytest.raises(InputError, match=r"draws random numbers in some steps"):
+        with pytest.raises(InputError, match=told[how]):
             go()
         assert math.isinf(step.privacy().epsilon)
+
+    def test_a_model_that_cannot_be_copied_does_not_run_on_lanes(self):
+        model = Branching(6, 3)
+        model.lock = threading.Lock()
+        step, loader = prepare(model, examples(), noise=1.0, auxiliaries=5, **SMALL, **FIXED)
+        step(next(iter(loader)))
+        assert [how.lanes for how in hows(step)] == [False]
 
 
 class TestState:
@@ -634,20 +715,21 @@ class TestState:
                 super().__init__()
                 self.layer = nn.Linear(6, 3)
                 self.register_buffer("kept", torch.zeros(6))
-                self.view = self.kept.numpy()
 
             def forward(self, x):
-                self.view[:] += float(late[0])  # which torch does not count
+                if late[0]:
+                    view[:] += 1.0  # which torch does not count
                 return self.layer(x)
 
-        late = [False]
+        late, model = [False], Hides()
+        view = model.kept.numpy()
         step, loader = prepare(
-            Hides(), examples(), method=method, noise=1.0, **SMALL, **options_of(method)
+            model, examples(), method=method, noise=1.0, **SMALL, **options_of(method)
         )
         for batch in loader:
             step(batch)
             late[0] = True
-        with pytest.raises(InputError, match="changed during a training pass"):
+        with pytest.raises(InputError, match="buffer 'kept' changed during a training pass"):
             getattr(step, end)()
         assert math.isinf(step.privacy().epsilon)
 
@@ -672,7 +754,71 @@ class TestState:
         assert model.calls == 0
 
     @pytest.mark.parametrize("options", [{**FIXED, "auxiliaries": 5}, {"method": "dpsgd"}])
-    def test_what_the_caller_changes_between_steps_has_no_effect(self, options):
+    def test_what_auxiliaries_put_into_a_list_stops_the_step(self, options):
+        """One by one, and from the second step on, when nothing is computed twice."""
+
+        class Lists(Branching):
+            def __init__(self):
+                super().__init__(6, 3)
+                self.kept = []
+
+            def forward(self, x):
+                if late[0]:
+                    self.kept.append(1)
+                return super().forward(x)
+
+        late, model = [False], Lists()
+        step, loader = prepare(model, examples(), noise=1.0, **SMALL, **options)
+        batches = iter(loader)
+        step(next(batches))
+        late[0], before = True, model.weight.detach().clone()
+        with pytest.raises(InputError, match="attribute 'kept'"):
+            step(next(batches))
+        assert torch.equal(model.weight, before)
+        assert model.kept == []
+
+    @pytest.mark.parametrize("options", [{**FIXED, "auxiliaries": 5}, {"method": "dpsgd"}])
+    @pytest.mark.parametrize("how", ["list", "attribute"])
+    def test_what_the_loss_leaves_on_the_model_itself_stops_the_step(self, how, options):
+        model = Branching(6, 3)
+        model.kept = []
+
+        def loss(given, batch):
+            if how == "list":
+                model.kept.append(1.0)
+            else:
+                model.last = batch[0]
+            return F.cross_entropy(given(batch[0]), batch[1])
+
+        step, loader = prepare(model, examples(), loss=loss, noise=1.0, **SMALL, **options)
+        before = model.weight.detach().clone()
+        with pytest.raises(InputError, match=r"attribute '(kept|last)'"):
+            step(next(iter(loader)))
+        assert torch.equal(model.weight, before)
+
+    def test_an_auxiliary_is_computed_again_in_later_steps_too(self, monkeypatch):
+        """By a coin in one of so many; here in every one."""
+        monkeypatch.setattr(executor, "AGAIN", 1)
+        outside = []
+
+        def loss(model, batch):
+            if len(outside) > 1:  # the second step is under way
+                outside.append(1.0)
+            return F.cross_entropy(model(batch[0] + float(len(outside))), batch[1])
+
+        step, loader = prepare(
+            Branching(6, 3), examples(), loss=loss, noise=1.0, auxiliaries=5, **SMALL, **FIXED
+        )
+        batches = iter(loader)
+        step(next(batches))
+        outside += [1.0, 1.0]
+        with pytest.raises(InputError, match="after the others were computed"):
+            step(next(batches))
+        assert math.isinf(step.privacy().epsilon)
+
+    @pytest.mark.parametrize("copied", [True, False])
+    @pytest.mark.parametrize("options", [{**FIXED, "auxiliaries": 5}, {"method": "dpsgd"}])
+    def test_what_the_caller_changes_between_steps_has_no_effect(self, options, copied):
         results = []
         for factor in (1.0, 1000.0):
             torch.manual_seed(0)
@@ -684,6 +830,9 @@ class TestState:
                     return super().forward(self.factor * x)
 
             model = Scales(6, 3)
+            model.factor = 1.0
+            if not copied:
+                model.lock = threading.Lock()  # which cannot be
             given = {"noise": 0.5, "noise_seed": 3, "clip": 1e3, **SMALL, **options}
             step, loader = prepare(model, examples(), **given)
             for batch in loader:
@@ -722,6 +871,22 @@ class TestMethods:
             step(next(iter(loader)))
         assert len(found[0]) > 0
         assert all(map(torch.equal, found[0], found[1]))
+
+    def test_a_teacher_cannot_rewrite_what_others_are_asked(self):
+        class Adds(nn.Linear):
+            def forward(self, x):
+                x += 100.0 * float(self.bias.detach().sum())
+                return super().forward(x)
+
+        public = examples(20, seed=5)[0]
+        before = public.clone()
+        step, loader = prepare(
+            Adds(6, 3), examples(), method="pate", public=public, teachers=3, noise=1.0, **SMALL
+        )
+        for batch in loader:
+            step(batch)
+        assert torch.equal(public, before)
+        assert torch.equal(step.engine.public, before)
 
     @pytest.mark.parametrize("gap", [-6.0, 0.0, 6.0])
     def test_the_noise_of_pates_threshold_is_the_one_accounted(self, gap):
@@ -870,6 +1035,59 @@ class TestStep:
         two, _ = self.begun(model=Shaped(3, 4))
         with pytest.raises(InputError, match="belongs to a run with other model"):
             two.load_state_dict(one.state_dict())
+
+    def test_a_state_of_other_users_is_refused(self):
+        given = {"unit": "user", "auxiliaries": 5}
+        one, _ = self.begun(users=[i % 7 for i in range(40)], **given)
+        two, _ = self.begun(users=[i // 6 for i in range(40)], **given)
+        with pytest.raises(InputError, match="belongs to a run with other users"):
+            two.load_state_dict(one.state_dict())
+
+    def test_all_examples_count_for_the_identity_of_a_run(self):
+        x, y = examples(700)
+        changed = x.clone()
+        changed[-1, -1] += 1e-3
+        given = {"noise": 1.0, "batch_size": 350, **FIXED}
+        one, two = (prepare(nn.Linear(6, 3), (data, y), **given)[0] for data in (x, changed))
+        with pytest.raises(InputError, match="other training data"):
+            two.load_state_dict(one.state_dict())
+
+    @pytest.mark.parametrize("how", ["weights", "parameters"])
+    def test_a_model_whose_training_was_paused_is_known_again(self, how):
+        """By its weights in another module, and by its parameters whatever they hold."""
+        model = nn.Linear(6, 3)
+        step, _ = self.begun(2, model=model)
+        step.pause()
+        assert step.writer.ledger.voids == []
+        if how == "weights":
+            other = nn.Linear(6, 3)
+            other.load_state_dict(model.state_dict())
+            model = other
+        else:
+            with torch.no_grad():
+                model.weight.mul_(0.5)
+        again, _ = self.begun(model=model)
+        assert "trained on these data before" in again.writer.ledger.voids[0]
+
+    def test_a_step_computes_on_what_was_never_handed_out(self):
+        """Whoever holds a batch can write to it while the step is under way."""
+        held = []
+
+        def loss(model, batch):
+            for x in held:
+                x.mul_(0.5)
+            return F.cross_entropy(model(batch[0]), batch[1])
+
+        results = []
+        for writes in (False, True):
+            torch.manual_seed(0)
+            given = {"loss": loss, "auxiliaries": 5, "noise_seed": 1}
+            step, loader = self.begun(model=Branching(6, 3), **given)
+            batch = next(iter(loader))
+            held += [batch.data[0]] if writes else []
+            step(batch)
+            results.append(step.engine.layout.gather())
+        assert torch.equal(*results)
 
     def test_a_batch_that_only_looks_like_the_loaders_is_refused(self):
         step, loader = self.begun()

@@ -251,18 +251,21 @@ class Executor:
         keys = torch.zeros(rows, dtype=torch.int64)
         buffers = [torch.empty(rows, layout.size, dtype=layout.dtype) for _ in range(2)]
         tries = tries_of(layout.size)
+        model = self.copy()
+        attributes = Attributes(model)
         for keyed in (None, (self.seed, 0, keys)):
 
             def contributions(examples: Data, trial: int, keyed: Any = keyed) -> Tensor:
                 weights = made_up_weights(layout.tensors, trial)
-                model = self.copy()
+                attributes.restore()
                 vectorised(model, self.loss, layout, examples, buffers[0], size, keyed, weights)
                 return contribute(slice(0, 0), *buffers)[0]
 
             try:
                 if batch.fixed:
                     one = made_up(batch.data, size * rows)
-                    vectorised(self.copy(), self.loss, layout, one, buffers[0], size, keyed)
+                    attributes.restore()
+                    vectorised(model, self.loss, layout, one, buffers[0], size, keyed)
                     classes: int | None = 1
                 else:
                     classes = equal_places(contributions, batch.data, size, rows, tries)

@@ -26,7 +26,7 @@ def rows_of(number: int, most: int) -> int:
 
 def tries_of(numbers: int) -> int:
     """Inputs to compare places on: where many numbers are summed, a difference shows at once."""
-    return 32 if numbers < 2000 else 4
+    return 16 if numbers < 2000 else 4
 
 
 def equal_places(
