@@ -710,6 +710,18 @@ class TestIsolation:
                 if place[1] not in home:  # all other auxiliaries hold what they held, where it was
                     assert before[key] == place
 
+    def test_how_much_a_user_holds_does_not_decide_how_others_are_computed(self):
+        """Micro-batches of equal size could be computed together: then one more would tell."""
+        owners = [i % 10 for i in range(40)]
+        step, loader = prepare(
+            nn.Linear(6, 3), examples(), users=owners, unit="user", auxiliaries=5, noise=1.0,
+            lr=0.1, sampling="partition", batch_size=20, epochs=1,
+        )  # fmt: skip
+        for batch in loader:
+            assert not batch.fixed
+            step(batch)
+        assert [how.rows for how in step.engine.executor.found.values()] == [0]
+
     def test_pate_does_not_answer_again(self):
         step, loader = prepare(
             nn.Linear(6, 3), examples(), method="pate", public=examples(20, seed=5)[0], teachers=3,

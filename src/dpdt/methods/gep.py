@@ -25,6 +25,7 @@ from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import Loss, vectorised
 from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.randomness import kept, seeded
 from dpdt.config import Gep, Settings
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
@@ -109,8 +110,9 @@ class GepEngine:
         """The gradient of every public example: [examples, parameters]."""
         out = torch.empty(count(data), self.layout.size, dtype=self.layout.dtype)
         keys = (self.seed, self.steps, torch.arange(count(data)))
-        with torch.no_grad():
-            vectorised(self.model, self.loss, self.layout, data, out, 1, keys)
+        with torch.no_grad(), kept():
+            seeded(self.seed, self.steps, -1)
+            vectorised(self.executor.copy(), self.loss, self.layout, data, out, 1, keys)
         return out
 
     def basis(self) -> list[Tensor]:

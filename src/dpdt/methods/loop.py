@@ -118,7 +118,7 @@ def prepare(
         seed=chosen.train.seed,
         augment=Augment(chosen.train.seed, count(data)) if chosen.train.augment else None,
         alone=poisson and decided.header.per_example,
-        fixed=not poisson,
+        fixed=not poisson and users is None,  # how much a user holds may be what is replaced
     )
 
     @cache
