@@ -521,6 +521,30 @@ class Test11State:
 REPLAY = {"noise": 1.0, "lr": 0.1, "sampling": "partition", "epochs": 6, "batch_size": 20}
 
 
+    def test_an_empty_first_batch_does_not_stand_for_the_check(self):
+        CLOSURE.clear()
+        step, _ = prepare(Carries("closure"), examples(), method="dpsgd", noise=1.0, epochs=2,
+                          batch_size=20)  # fmt: skip
+        x, y = examples()
+        empty = Batch(step=0, epoch=0, data=(x[:0], y[:0]), sizes=(), keys=(), fixed=False)
+        step.engine.step(empty, step.plan.at(0))
+        full = Batch(
+            step=1, epoch=0, data=(x, y), sizes=(1,) * 40, keys=tuple(range(40)), fixed=False
+        )
+        with pytest.raises(InputError, match="keeps something"):
+            step.engine.step(full, step.plan.at(1))
+
+    def test_a_chunk_of_empty_micro_batches(self):
+        model = nn.Linear(6, 3)
+        step, _ = prepare(model, examples(), noise=0.0, lr=0.1, sampling="partition",
+                          auxiliaries=40, batch_size=40, memory="none", epochs=1,
+                          loss=lambda m, b: F.cross_entropy(m(b[0]), b[1]))  # fmt: skip
+        x, y = examples()
+        sizes = (2,) * 20 + (0,) * 300
+        step.engine.step(Batch(step=0, epoch=0, data=(x, y), sizes=sizes), step.plan.at(0))
+        assert torch.isfinite(model.weight).all()
+
+
 class Test12Replay:
     def noise_after(self, step, loader):
         """What a step adds to θ."""

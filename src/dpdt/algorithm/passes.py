@@ -93,6 +93,8 @@ class Pass:
         filled = torch.tensor([self.batch.sizes[max(0, int(i))] > 0 for i in places])
         size = max(self.batch.sizes)
         out = torch.zeros(len(places), layout.size, dtype=layout.dtype)
+        if not bool(filled.any()):
+            return out
         part = out if bool(filled.all()) else out[filled]
         data = self._gather(places[filled])
         numbers = torch.from_numpy(self.batch.numbers)[places[filled].clamp_min(0)]
