@@ -517,10 +517,6 @@ class Test11State:
             train(model, data, method="dpsgd", noise=1.0, **SMALL)
         train(dpdt.make_private_ready(model), data, method="dpsgd", noise=1.0, **SMALL)
 
-
-REPLAY = {"noise": 1.0, "lr": 0.1, "sampling": "partition", "epochs": 6, "batch_size": 20}
-
-
     def test_an_empty_first_batch_does_not_stand_for_the_check(self):
         CLOSURE.clear()
         step, _ = prepare(Carries("closure"), examples(), method="dpsgd", noise=1.0, epochs=2,
@@ -543,6 +539,9 @@ REPLAY = {"noise": 1.0, "lr": 0.1, "sampling": "partition", "epochs": 6, "batch_
         sizes = (2,) * 20 + (0,) * 300
         step.engine.step(Batch(step=0, epoch=0, data=(x, y), sizes=sizes), step.plan.at(0))
         assert torch.isfinite(model.weight).all()
+
+
+REPLAY = {"noise": 1.0, "lr": 0.1, "sampling": "partition", "epochs": 6, "batch_size": 20}
 
 
 class Test12Replay:
