@@ -27,4 +27,5 @@ for batch in loader:
     result = step(batch)
     if (batch.step + 1) % 4 == 0:
         print(f"epoch {batch.epoch + 1}  loss {result.loss:.3f}  ε {step.privacy().epsilon:.3g}")
+step.finish()
 print(step.privacy())

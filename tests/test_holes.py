@@ -68,6 +68,24 @@ RULE = {"sampling": "poisson", "lr": 0.1, "penalty": 5.0, "granularity": "model"
 POISSON = [{**RULE, "memory": "shared"}, {"method": "dpsgd"}]
 
 
+def after(steps):
+    """A Ctrl-C after so many steps."""
+
+    class Now(running.Interrupt):
+        count = 0
+
+        @property
+        def asked(self):
+            self.count += 1
+            return self.count > steps
+
+        @asked.setter
+        def asked(self, value):
+            pass
+
+    return Now
+
+
 class Test1Dropout:
     @pytest.mark.parametrize("options", POISSON)
     @pytest.mark.parametrize("layer", [nn.Dropout, nn.AlphaDropout])
@@ -317,20 +335,8 @@ class Test6LastIterate:
             (f"privacy.release={release}", "train.epochs=4", "train.batch_size=500"),
         )
 
-        class Now(running.Interrupt):
-            count = 0
-
-            @property
-            def asked(self):
-                self.count += 1
-                return self.count > 2
-
-            @asked.setter
-            def asked(self, value):
-                pass
-
         with monkeypatch.context() as patch:
-            patch.setattr(running, "Interrupt", Now)
+            patch.setattr(running, "Interrupt", after(2))
             outcome = run(chosen, tmp_path / "run", show_progress=False)
         model = tmp_path / "run" / "private" / "model.safetensors"
         ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
@@ -921,20 +927,8 @@ class Test13Resume:
     def interrupted(self, tmp_path, monkeypatch, *overrides):
         chosen = config.load("digits", ("train.epochs=6", *overrides))
 
-        class Now(running.Interrupt):
-            count = 0
-
-            @property
-            def asked(self):
-                self.count += 1
-                return self.count > 3
-
-            @asked.setter
-            def asked(self, value):
-                pass
-
         with monkeypatch.context() as patch:
-            patch.setattr(running, "Interrupt", Now)
+            patch.setattr(running, "Interrupt", after(3))
             run(chosen, tmp_path / "run", show_progress=False)
         return chosen, tmp_path / "run"
 

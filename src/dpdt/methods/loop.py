@@ -63,6 +63,7 @@ def prepare(
         step, loader = dpdt.prepare(model, (x, y), epochs=20, batch_size=256, epsilon=8.0)
         for batch in loader:
             step(batch)
+        step.finish()
         print(step.privacy())
 
     Args:
