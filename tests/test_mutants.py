@@ -105,11 +105,11 @@ class TestCore:
 
     def test_a_product_whose_norm_underflows_is_not_blown_up(self):
         """The norm on the right is lost below 1e-154; a long left side would make up for it."""
-        for left, right in ((1e200, 1e-200), (1e250, 1e-170), (1e35, 1e-36)):
-            total = BoundedSum(Blocks([1]), (1e-3,))
-            sides = (torch.tensor([[v]], dtype=torch.float64) for v in (left, right))
+        for left, right in ((1e200, 1e-200), (1e250, 1e-170), (1e35, 1e-36), (1e-200, 1e200)):
+            total = BoundedSum(Blocks([9]), (1e-3,))
+            sides = (torch.full((1, 3), v, dtype=torch.float64) for v in (left, right))
             total.add_products(*sides, constant=False)
-            assert abs(float(total.total)) <= 1e-3
+            assert float(total.total.norm()) <= 1e-3
 
 
 class Given:
@@ -521,6 +521,21 @@ class TestPlaces:
         assert set(rows) == {16}
         torch.testing.assert_close(*sums, rtol=1e-5, atol=1e-6)  # fillers count for nothing
 
+    @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
+    def test_the_rows_of_a_chunk_do_not_depend_on_who_was_drawn_first(self, make, monkeypatch):
+        monkeypatch.setattr(executor, "equal_places", lambda *_: 1)
+        rows = []
+        for number in (5, 20, 35):
+            step, _ = poisson_step(make())
+            x, y = examples(number)
+            batch = Batch(
+                step=0, epoch=0, data=(x, y), sizes=(1,) * number, keys=tuple(range(number)),
+                fixed=False,
+            )  # fmt: skip
+            step.engine.step(batch, step.plan.at(0))
+            rows += [how.rows for how in hows(step)]
+        assert rows == [32, 32, 32]  # 20 are expected
+
     @pytest.mark.parametrize("size", [1, 2])
     def test_sizes_that_are_equal_by_chance_change_nothing(self, size):
         given = {**RULE, "auxiliaries": 4, "memory": "none"}
@@ -706,6 +721,62 @@ class TestState:
         with pytest.raises(InputError, match="attribute 'kept'"):
             step(next(iter(loader)))
         assert torch.equal(model.weight, before)
+
+    @pytest.mark.parametrize("method", ["dpdt", "dpsgd", "gep"])
+    def test_a_change_that_torch_does_not_count_stops_the_first_step(self, method):
+        class Hides(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(6, 3)
+                self.register_buffer("kept", torch.zeros(6))
+
+            def forward(self, x):
+                if begun:
+                    view[:] += 1.0
+                return self.layer(x)
+
+        begun, model = [], Hides()
+        view = model.kept.numpy()
+        step, loader = prepare(
+            model, examples(), method=method, noise=1.0, **SMALL, **options_of(method)
+        )
+        begun.append(True)
+        before = model.layer.weight.detach().clone()
+        with pytest.raises(InputError, match="buffer 'kept' changed"):
+            step(next(iter(loader)))
+        assert torch.equal(model.layer.weight, before)
+
+    @pytest.mark.parametrize("options", [{**FIXED, "auxiliaries": 5}, {"method": "dpsgd"}])
+    def test_a_pass_that_writes_to_what_is_trained_stops_the_very_step(self, options, monkeypatch):
+        """From the second step on, when nothing is computed twice."""
+        monkeypatch.setattr(executor, "AGAIN", 10**9)
+
+        class Writes(Branching):
+            def forward(self, x):
+                if late[0]:
+                    self.weight.data.mul_(0.9)
+                return super().forward(x)
+
+        late, model = [False], Writes(6, 3)
+        step, loader = prepare(model, examples(), noise=1.0, **SMALL, **options)
+        batches = iter(loader)
+        step(next(batches))
+        late[0], before = True, model.weight.detach().clone()
+        with pytest.raises(InputError, match="parameter 'weight' was changed by the forward pass"):
+            step(next(batches))
+        assert torch.equal(model.weight, before)
+
+    def test_no_gradient_is_left_on_the_model(self):
+        """By a loss that computes one by itself; there is no optimizer here that clears it."""
+
+        def loss(model, batch):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+            value.backward(retain_graph=True)
+            return value
+
+        model = Branching(6, 3)
+        train(model, examples(), loss=loss, noise=1.0, auxiliaries=5, **SMALL, **FIXED)
+        assert all(p.grad is None for p in model.parameters())
 
     @pytest.mark.parametrize("end", ["finish", "pause", "check"])
     @pytest.mark.parametrize("method", ["dpdt", "dpsgd", "gep"])
