@@ -134,7 +134,7 @@ class Executor:
                     "or the loss keeps something between calls, which would carry private data "
                     "from one auxiliary to the next"
                 )
-            if not self.checked and sum(batch.sizes):
+            if not self.checked and any(batch.sizes):
                 self.kept.check()
                 self.checked = True
         return target.total, losses, tally
