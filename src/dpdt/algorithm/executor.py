@@ -137,6 +137,8 @@ class Executor:
             if not self.checked and any(batch.sizes):
                 self.kept.check()
                 self.checked = True
+            for parameter in self.model.parameters():
+                parameter.grad = None  # a loss may have computed one by itself
         return target.total, losses, tally
 
     def copy(self) -> nn.Module:
@@ -153,9 +155,7 @@ class Executor:
         self.kept.check()
 
     def _refuse_changes(self, theta: Tensor, outside: Attributes) -> None:
-        """Refuse a pass that wrote to the model itself, and leave no gradient on it."""
-        for parameter in self.model.parameters():
-            parameter.grad = None
+        """Refuse a pass that wrote to the model itself."""
         self.kept.passed()
         if found := outside.changed():
             raise Tainted(

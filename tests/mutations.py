@@ -1,0 +1,2796 @@
+"""Breaks each line that privacy rests on, one at a time, and says which breakages no test notices.
+
+    python tests/mutations.py               all of them: about half an hour on one core
+    python tests/mutations.py --list        what there is
+    python tests/mutations.py --only TEXT   those whose file or description holds TEXT
+    python tests/mutations.py --whole       survivors meet the whole suite as well
+
+The project is copied to a temporary folder and broken there; the working tree is never touched.
+Each mutation names a few tests that should notice it. Those that fail without any mutation are
+told first, and count for nothing. The exit status is 1 if a mutation survives or no longer applies.
+
+pytest does not collect this file, and no workflow runs it. After a change to code that privacy
+rests on, run it with --only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path("src/dpdt")
+LEFT_OUT = (
+    ".git",
+    ".venv",
+    ".*_cache",
+    ".hypothesis",
+    "__pycache__",
+    "*.egg-info",
+    "build",
+    "runs",
+)
+CASES = "150"  # of tests/test_sensitivity.py
+PATIENCE = 900.0  # seconds; a mutation that hangs the tests is noticed too
+CAUGHT, SURVIVED, UNCLEAR = "caught", "survived", "unclear"  # unclear: pytest itself failed
+THREADS = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One breakage: `old` must occur exactly once in the file, `tests` should notice `new`."""
+
+    file: str  # in src/dpdt
+    what: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+AGREES = "tests/algorithm/test_engine_agrees.py"
+AUGMENT = "tests/methods/test_augment.py"
+BOUND = "tests/algorithm/test_bound.py"
+CALIBRATE = "tests/accounting/test_calibrate.py"
+CANARIES = "tests/audit/test_canaries.py"
+CLI = "tests/cli/test_cli.py"
+COMPARE = "tests/cli/test_compare.py"
+COMPOSITION = "tests/accounting/test_composition.py"
+CONFIG = "tests/test_config.py"
+CONFORMANCE = "tests/accounting/test_conformance.py"
+CONVEX = "tests/test_convex.py"
+DPSGD = "tests/methods/test_dpsgd.py"
+GAUSSIAN = "tests/accounting/test_gaussian.py"
+GEP = "tests/methods/test_gep.py"
+HEAD = "tests/algorithm/test_head.py"
+HOLES = "tests/test_holes.py"
+LEDGER = "tests/test_ledger.py"
+MUTANTS = "tests/test_mutants.py"
+NOISE = "tests/algorithm/test_noise.py"
+PARTITION = "tests/test_partition.py"
+PATE = "tests/methods/test_pate.py"
+POISSON = "tests/accounting/test_poisson.py"
+READINESS = "tests/algorithm/test_readiness.py"
+RESUME = "tests/test_resume.py"
+RULE = "tests/methods/test_rule.py"
+SENSITIVITY = (
+    "tests/test_sensitivity.py::test_one_record_moves_the_mean_by_no_more_than_is_accounted"
+)
+STATE = "tests/algorithm/test_state.py"
+TRAIN = "tests/test_train.py"
+VOTES = "tests/test_sensitivity.py::test_one_record_moves_one_teachers_vote"
+WHITENING = "tests/methods/test_whitening.py"
+
+DROPOUT = f"{HOLES}::Test1Dropout"
+SEEDS = f"{HOLES}::Test2Noise"
+SUMS = f"{HOLES}::Test3Sums"
+FINITE = f"{HOLES}::Test4NotFinite"
+HOLES_CONVEX = f"{HOLES}::Test5Convex"
+LAST = f"{HOLES}::Test6LastIterate"
+LEFTOVERS = f"{HOLES}::Test8Leftovers"
+CARRIES = f"{HOLES}::Test11State"
+REPLAY = f"{HOLES}::Test12Replay"
+RESUMED = f"{HOLES}::Test13Resume"
+ISOLATION = f"{HOLES}::TestIsolation"
+HOLES_LEDGER = f"{HOLES}::Test14Ledger"
+
+CORE = f"{MUTANTS}::TestCore"
+LATTICE = f"{MUTANTS}::TestLattice"
+LEDGER_FILE = f"{MUTANTS}::TestLedgerFile"
+SAMPLED = f"{MUTANTS}::TestSampling"
+PLACES = f"{MUTANTS}::TestPlaces"
+DECISIONS = f"{MUTANTS}::TestDecisions"
+LANES = f"{MUTANTS}::TestLanes"
+KEPT = f"{MUTANTS}::TestState"
+METHODS = f"{MUTANTS}::TestMethods"
+STEP = f"{MUTANTS}::TestStep"
+RUN = f"{MUTANTS}::TestRun"
+
+MECHANISM = [
+    Mutation(
+        "mechanism.py",
+        "the bound is off by 1e-6",
+        "self.limit = self.total.new_tensor(clip) * (1.0 - slack)",
+        "self.limit = self.total.new_tensor(clip) * (1.0 + 1e-6)",
+        (BOUND,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "no slack for the rounding of norms",
+        "self.limit = self.total.new_tensor(clip) * (1.0 - slack)",
+        "self.limit = self.total.new_tensor(clip)",
+        (BOUND,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "nothing is clipped",
+        "torch.where(norms > self.limit, self.limit / norms, 1.0)",
+        "torch.ones_like(norms)",
+        (BOUND,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "norms of one block in float32 (add)",
+        "torch.linalg.vector_norm(x, dim=1)",
+        "torch.linalg.vector_norm(x.float(), dim=1).double()",
+        (BOUND, CORE),
+    ),
+    Mutation(
+        "mechanism.py",
+        "norms of several blocks in float32 (add)",
+        "torch.linalg.vector_norm(x.view(len(x), -1, self.piece), dim=-1).square_()",
+        "torch.linalg.vector_norm("
+        "x.float().view(len(x), -1, self.piece), dim=-1).double().square_()",
+        (BOUND,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "norms of inputs in float32 (add_products)",
+        "torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)",
+        "torch.linalg.vector_norm(x, dim=1).double()",
+        (BOUND, HEAD, CORE),
+    ),
+    Mutation(
+        "mechanism.py",
+        "norms of outputs in float32 (add_products)",
+        "torch.linalg.vector_norm(x / unit, dim=1)",
+        "torch.linalg.vector_norm((x / unit).float(), dim=1).double()",
+        (BOUND, CORE),
+    ),
+    Mutation(
+        "mechanism.py",
+        "norms of a head without its bias",
+        "longer = torch.hypot(longer, torch.ones_like(longer))",
+        "longer = longer.clone()",
+        (BOUND, HEAD),
+    ),
+    Mutation(
+        "mechanism.py",
+        "rows that are not finite are not set to 0 (add)",
+        "pieces.masked_fill_(broken[:, self.blocks.block_of].unsqueeze(-1), 0.0)",
+        "pieces.clone()",
+        (BOUND,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "rows that are not finite are not set to 0 (add_products)",
+        "left, right = left.masked_fill(broken, 0.0), right.masked_fill(broken, 0.0)",
+        "left = left.clone()",
+        (BOUND, HEAD),
+    ),
+    Mutation(
+        "mechanism.py",
+        "a row that is not finite keeps its factor",
+        "torch.where(finite, factors, 0.0)",
+        "torch.where(finite, factors, 1.0)",
+        (BOUND,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "squares of a product's sides may leave the range of float64",
+        ("norms = torch.linalg.vector_norm(x / unit, dim=1)\n    return norms * unit.squeeze(1)"),
+        ("norms = torch.linalg.vector_norm(x, dim=1)\n    return norms"),
+        (BOUND, CORE),
+    ),
+    Mutation(
+        "mechanism.py",
+        "clips whose square is 0 or infinite are accepted",
+        "if not LEAST <= c <= MOST:",
+        "if False:",
+        (BOUND,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "sums in float32 (add)",
+        "self.total += self.blocks.scaled_sum(x, factors)",
+        "self.total = (self.total.float() + self.blocks.scaled_sum(x, factors).float()).double()",
+        (SUMS, SENSITIVITY, CORE),
+    ),
+    Mutation(
+        "mechanism.py",
+        "sums in float32 (add_products)",
+        "left.t() @ right.double()",
+        "(left.float().t() @ right.float()).double()",
+        (BOUND, SUMS),
+    ),
+    Mutation(
+        "mechanism.py",
+        "partial sums of lanes count twice",
+        "self.total += other.total",
+        "self.total += 2.0 * other.total",
+        (AGREES,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "the caller's autocast is left on",
+        'with torch.autocast("cpu", enabled=False):',
+        'with torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu")):',
+        (SUMS,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "noise times 0.9",
+        "torch.from_numpy(source.gaussian(len(total))).to(total.device) * noise",
+        "torch.from_numpy(source.gaussian(len(total))).to(total.device) * noise * 0.9",
+        (NOISE,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "noise rounded to float32",
+        "torch.from_numpy(source.gaussian(len(total))).to(total.device) * noise",
+        "torch.from_numpy(source.gaussian(len(total))).float().double() * noise",
+        (LATTICE,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "one draw of noise for all entries",
+        "source.gaussian(len(total))).to(total.device)",
+        "source.gaussian(1)).to(total.device).expand(len(total))",
+        (NOISE,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "no rounding to the lattice",
+        "(mean / step).round() * step + (z / step).round() * step, mean + z)",
+        "mean + z, mean + z)",
+        (LATTICE,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "only the mean is rounded to the lattice",
+        "(mean / step).round() * step + (z / step).round() * step, mean + z)",
+        "(mean / step).round() * step + z, mean + z)",
+        (LATTICE,),
+    ),
+    Mutation(
+        "mechanism.py",
+        "only the noise is rounded to the lattice",
+        "(mean / step).round() * step + (z / step).round() * step, mean + z)",
+        "mean + (z / step).round() * step, mean + z)",
+        (LATTICE,),
+    ),
+    Mutation(
+        "lattice.py",
+        "rounding costs nothing",
+        "s * math.sqrt(block.size) + 2.0**-51 * terms * terms * clip / divisor",
+        "0.0 * s * block.size * clip",
+        (SENSITIVITY, LATTICE),
+    ),
+    Mutation(
+        "lattice.py",
+        "rounding to the lattice costs nothing",
+        "s * math.sqrt(block.size) + 2.0**-51",
+        "0.0 * s * block.size + 2.0**-51",
+        (SENSITIVITY, LATTICE),
+    ),
+    Mutation(
+        "lattice.py",
+        "rounding costs s an entry only once",
+        "s * math.sqrt(block.size) + 2.0**-51",
+        "s + 0.0 * block.size + 2.0**-51",
+        (SENSITIVITY, LATTICE),
+    ),
+    Mutation(
+        "lattice.py",
+        "rounding of sums costs nothing",
+        " + 2.0**-51 * terms * terms * clip / divisor",
+        "",
+        (LATTICE,),
+    ),
+    Mutation(
+        "lattice.py",
+        "a spacing that is no power of two",
+        "2.0 ** math.floor(math.log2(FINE * clip / (divisor * math.sqrt(size))))",
+        "FINE * clip / (divisor * math.sqrt(size))",
+        (LATTICE,),
+    ),
+]
+
+STREAM = [
+    Mutation(
+        "noise.py",
+        "the noise stream has a constant key",
+        "key = secrets.randbits(KEY_BITS) if seed is None",
+        "key = 12345 if seed is None",
+        (NOISE, SEEDS),
+    ),
+    Mutation("noise.py", "a key of 32 bits", "KEY_BITS = 128", "KEY_BITS = 32", (NOISE,)),
+    Mutation(
+        "noise.py",
+        "noise drawn in float32",
+        "return self._here.standard_normal(size)",
+        "return self._here.standard_normal(size, dtype=np.float32).astype(np.float64)",
+        (LATTICE,),
+    ),
+    Mutation(
+        "noise.py",
+        "a seeded stream is called private",
+        "self.private = seed is None",
+        "self.private = True",
+        (NOISE,),
+    ),
+    Mutation(
+        "noise.py",
+        "a resumed seeded stream is called private",
+        'self.private = self.private and bool(kept["private"])',
+        "self.private = True",
+        (NOISE,),
+    ),
+    Mutation(
+        "noise.py",
+        "a stream can be copied",
+        'raise InputError(\n            "a run cannot be copied',
+        'return InputError(\n            "a run cannot be copied',
+        (NOISE,),
+    ),
+    Mutation(
+        "noise.py",
+        "a stream works in a forked process",
+        "if os.getpid() != self._process:",
+        "if False:",
+        (NOISE,),
+    ),
+    Mutation(
+        "noise.py",
+        "coins that are true too often",
+        "self._here.random(size) < probability",
+        "self._here.random(size) < 1.2 * probability",
+        (PARTITION,),
+    ),
+]
+
+LEDGERS = [
+    Mutation(
+        "ledger.py",
+        "steps after the end are recorded",
+        "        if self._ended:\n",
+        "        if False:\n",
+        (HOLES_LEDGER,),
+    ),
+    Mutation("ledger.py", "unknown keys are read", "if unknown:", "if False:", (LEDGER_FILE,)),
+    Mutation("ledger.py", "missing keys are made up", "if missing:", "if False:", (LEDGER_FILE,)),
+    Mutation(
+        "ledger.py",
+        "a ledger of another format is read",
+        'if record.pop("format") != FORMAT:',
+        'if record.pop("format") is None:',
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "unknown methods, memories and samplings are read",
+        "if values.get(name, options[0]) not in options:",
+        "if False:",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "the chain of hashes is not looked at",
+        "if found != previous:",
+        "if False:",
+        (LEDGER,),
+    ),
+    Mutation(
+        "ledger.py",
+        "steps of a file may leave a gap",
+        "0 <= number_of <= ledger.reached",
+        "0 <= number_of",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "steps of a file may follow its end",
+        "setting is not None and not ledger.closed:",
+        "setting is not None:",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "an end may say any number of steps",
+        'case "end" if ledger is not None and record["steps"] == ledger.steps:',
+        'case "end" if ledger is not None:',
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "numbers of a file may be negative or infinite",
+        "if not all(math.isfinite(x) and x >= 0 for x in values[name]):",
+        "if False:",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "steps that are taken again are merged with the first ones",
+        "== setting and self.position == start:",
+        "== setting:",
+        (LEDGER, f"{REPLAY}::test_rewinding_draws_fresh_noise_and_counts_the_steps_again"),
+    ),
+    Mutation(
+        "ledger.py",
+        "nothing is brought to the disk itself",
+        "os.fsync(self._file.fileno())",
+        "self._file.fileno()",
+        (HOLES_LEDGER,),
+    ),
+    Mutation(
+        "ledger.py",
+        "the name of a new ledger is not brought to the disk",
+        "        _sync_folder(Path(path).parent)\n",
+        "",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "exports are not brought to the disk",
+        "self.ledger.exports.append(what)\n            self.sync()",
+        "self.ledger.exports.append(what)",
+        (HOLES_LEDGER,),
+    ),
+    Mutation(
+        "ledger.py",
+        "voids are not brought to the disk",
+        "self.ledger.voids.append(why)\n            self.sync()",
+        "self.ledger.voids.append(why)",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "the end is not brought to the disk",
+        "self.sync()\n            self._file.close()",
+        "self._file.close()",
+        (HOLES_LEDGER,),
+    ),
+    Mutation(
+        "ledger.py",
+        "steps are not brought to the disk in time",
+        "if time.monotonic() - self._synced > SYNC:",
+        "if False:",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "lines stay in the process",
+        '"hash": self._hash}) + "\\n")\n            self._file.flush()',
+        '"hash": self._hash}) + "\\n")',
+        (LEDGER,),
+    ),
+    Mutation(
+        "ledger.py",
+        "a ledger that has ended is reopened",
+        "if found.closed:",
+        "if False:",
+        (f"{RESUME}::test_a_ledger_that_has_ended_is_not_reopened",),
+    ),
+    Mutation(
+        "ledger.py",
+        "a ledger of another run is reopened",
+        "if found.header != self.ledger.header:",
+        "if False:",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "what voids a run is lost as its file is opened",
+        "for why in self.ledger.voids:\n            self._write",
+        "for why in ():\n            self._write",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "ledger.py",
+        "what voids a run is lost as its file is reopened",
+        "found.voids += [why for why in self.ledger.voids if why not in found.voids]",
+        "found.voids += []",
+        (LEDGER_FILE,),
+    ),
+]
+
+SAMPLING = [
+    Mutation(
+        "partition.py",
+        "one coin for all examples",
+        "coins = self.source.coins(self.examples, self.rate)",
+        "coins = np.repeat(self.source.coins(1, self.rate), self.examples)",
+        (PARTITION,),
+    ),
+    Mutation(
+        "partition.py",
+        "Poisson batches are cut to the expected size",
+        "chosen = np.flatnonzero(_present(coins, self.absent))",
+        "chosen = np.flatnonzero(_present(coins, self.absent))[: round(self.rate * self.examples)]",
+        (PARTITION,),
+    ),
+    Mutation(
+        "partition.py",
+        "Poisson: an example's auxiliary depends on who else was drawn",
+        "self.source.choices(self.examples, self.auxiliaries)[chosen]",
+        "self.source.choices(len(chosen), self.auxiliaries)",
+        (SENSITIVITY, SAMPLED),
+    ),
+    Mutation(
+        "partition.py",
+        "Poisson: auxiliaries are dealt evenly",
+        "self.source.choices(self.examples, self.auxiliaries)[chosen]",
+        "np.arange(len(chosen)) % self.auxiliaries",
+        (PARTITION,),
+    ),
+    Mutation(
+        "partition.py",
+        "absent examples take part",
+        "chosen if absent is None else chosen & ~absent",
+        "chosen",
+        (CANARIES,),
+    ),
+    Mutation(
+        "partition.py",
+        "equal users are told apart",
+        "numbers.setdefault(name, len(numbers))",
+        "numbers.setdefault(f'{name} {i % 2}', len(numbers))",
+        (RESUMED, PARTITION),
+    ),
+    Mutation(
+        "partition.py",
+        "equal numbers of two types are two users",
+        "return _name(int(user)) if user.is_integer() else _not_nan(user)",
+        "return _not_nan(user)",
+        (SAMPLED,),
+    ),
+    Mutation(
+        "partition.py",
+        "equal sets of two orders are two users",
+        '("set", *sorted(known))',
+        '("set", *known)',
+        (SAMPLED,),
+    ),
+    Mutation(
+        "partition.py",
+        "each of a user's examples has a home of its own",
+        "np.flatnonzero(home[owner] == k)",
+        "np.flatnonzero(np.arange(self.examples) % self.auxiliaries == k)",
+        (PARTITION,),
+    ),
+    Mutation(
+        "partition.py",
+        "where a user goes depends on how much users hold",
+        "order = np.argsort([_hash(self.seed, name) for name in names])",
+        "order = np.argsort(np.bincount(owner), kind='stable')",
+        (PARTITION, ISOLATION),
+    ),
+    Mutation(
+        "partition.py",
+        "where a user goes depends on the order of the examples",
+        "order = np.argsort([_hash(self.seed, name) for name in names])",
+        "order = np.arange(len(names))",
+        (SAMPLED, ISOLATION),
+    ),
+    Mutation(
+        "partition.py",
+        "how much a user holds moves other auxiliaries' examples",
+        "np.random.default_rng((self.seed, 5, k)).permutation(",
+        "generator.permutation(",
+        (ISOLATION, SAMPLED),
+    ),
+    Mutation(
+        "partition.py",
+        "owners that do not equal themselves are accepted",
+        'return f"number {user!r}" if user == user else None',
+        'return f"number {user!r}"',
+        (RESUMED,),
+    ),
+    Mutation(
+        "partition.py",
+        "examples without an owner are accepted",
+        "if len(self.users) != self.examples:",
+        "if False:",
+        (PARTITION,),
+    ),
+    Mutation(
+        "partition.py",
+        "reshuffling moves examples to other auxiliaries",
+        "result.append(np.split(",
+        "result.insert(epoch % 2 * len(result), np.split(",
+        (PARTITION,),
+    ),
+    Mutation(
+        "partition.py",
+        "an example's teacher depends on how many others there are",
+        "np.random.default_rng((self.seed, 3)).integers(self.shards, size=self.examples)",
+        "np.random.default_rng((self.seed, 3)).permutation(self.examples) % self.shards",
+        (PATE,),
+    ),
+    Mutation(
+        "methods/augment.py",
+        "an example's crop depends on who else is there",
+        "generator.random((self.examples, 3))[indices]",
+        "generator.random((len(indices), 3))",
+        (AUGMENT,),
+    ),
+]
+
+EXECUTOR = [
+    Mutation(
+        "algorithm/executor.py",
+        "models are not asked whether they are ready (GEP too)",
+        "        refuse_unready(model)\n",
+        "",
+        (READINESS, f"{DPSGD}::test_batch_norm_is_refused", KEPT),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "copies are made of the model as the caller has changed it",
+        "made = replica(self.base)",
+        "made = replica(self.model)",
+        (HOLES_CONVEX, KEPT),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "a model that cannot be copied keeps what the caller has changed",
+        "if self.base is self.model:",
+        "if False:",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "a model that cannot be copied runs on lanes",
+        "        if copy is self.model:\n",
+        "        if False:\n",
+        (LANES,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "gradients are left on the model",
+        "            parameter.grad = None\n",
+        "            pass\n",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "θ is not compared after a pass",
+        "if not same_bits(self.layout.gather(), theta):",
+        "if False:",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "buffers are not looked at after a pass",
+        ("self.kept.passed()\n        if found"),
+        "if found",
+        (READINESS, KEPT),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "what the loss leaves on the model itself is not noticed",
+        "if found := outside.changed():",
+        "if (found := outside.changed()) and False:",
+        (LANES, KEPT),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "what the loss puts into a list of the model itself is not noticed",
+        "        outside.refuse_content()\n",
+        "",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "the first auxiliary is not computed again",
+        "if before is not None and (after is None or not same_bits(before, after)):",
+        "if False:",
+        (CARRIES,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "only the first step computes an auxiliary again",
+        "again = not self.checked or not secrets.randbelow(AGAIN)",
+        "again = not self.checked",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "nothing is compared by content after the first step",
+        ("                self.kept.check()\n                self.checked = True"),
+        "                self.checked = True",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "an empty first batch stands for the check of the first step",
+        "if not self.checked and any(batch.sizes):",
+        "if not self.checked:",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "nothing is compared by content at the end",
+        ("        self._start.restore()\n        self.kept.check()\n"),
+        "        self._start.restore()\n",
+        (CARRIES, KEPT),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "attributes are not set back at the end",
+        ("        self._start.restore()\n        self.kept.check()\n"),
+        "        self.kept.check()\n",
+        (HOLES_CONVEX,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "equal places are not tried (mapped)",
+        "classes = equal_places(contributions, batch.data, size, rows, tries)",
+        "classes = 1",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "equal places are not tried (products)",
+        "classes = 1 if batch.fixed else equal_places(gradients, batch.data, 1, rows, tries)",
+        "classes: int | None = 1",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "places are compared under the model's own weights (mapped)",
+        "weights = made_up_weights(layout.tensors, trial)",
+        "weights = layout.tensors",
+        (ISOLATION, PLACES),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "places are compared under the model's own weights (products)",
+        "made_up_weights([head.layer.weight], trial)",
+        "[head.layer.weight.detach()]",
+        (ISOLATION, PLACES),
+    ),
+    Mutation(
+        "algorithm/places.py",
+        "places that differ pass for equal",
+        "if same_bits(part, part[:1].expand_as(part))",
+        "if part is not None",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/places.py",
+        "trials that show nothing count",
+        "if not bool(torch.isfinite(found).all()) or not bool(found.any()):",
+        "if False:",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/places.py",
+        "places are trusted though no trial counted",
+        "return left[0] if left and counted == tries else None",
+        "return left[0] if left else None",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "rows of a chunk depend on the batch (mapped)",
+        "rows = rows_of(self.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))",
+        "rows = rows_of(len(batch.sizes), min(CHUNK // layout.size, max(1, EXAMPLES // size)))",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "rows of a chunk depend on the batch (products)",
+        "rows = rows_of(self.auxiliaries, max(16, OUTER // head.layer.in_features))",
+        "rows = rows_of(len(batch.sizes), max(16, OUTER // head.layer.in_features))",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "sizes that are equal by chance are computed together",
+        "not (batch.alone or batch.fixed)",
+        "not (batch.alone or batch.fixed or batch.sizes)",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/batch.py",
+        "auxiliaries that are alone by chance count as alone by construction",
+        "(self.fixed or self.keys is not None) and set(self.sizes) == {1}",
+        "set(self.sizes) == {1}",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/places.py",
+        "places are compared on the data",
+        "one = made_up(like, size, trial)",
+        "one = tree_map(lambda t: t[:size], like)",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "whether a model can be mapped is tried on the data",
+        "one = made_up(batch.data, size * rows)",
+        "one = tree_map(lambda t: t[torch.arange(size * rows) % len(t)], batch.data)",
+        (DECISIONS,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "whether a model may run on lanes is tried on the data",
+        "data = made_up(batch.data, size)\n        out",
+        "data = batch.slice(0, size)\n        out",
+        (DECISIONS,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "the order of images is tried on the data",
+        "data = made_up(batch.data, max(1, min(self.expected, max(batch.sizes))))",
+        "data = batch.slice(0, max(1, min(self.expected, max(batch.sizes))))",
+        (DECISIONS,),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "models that draw random numbers run on lanes",
+        "return How(lanes=outside.changed() is None and Globals() == before)",
+        "return How(lanes=True)",
+        (DROPOUT, DECISIONS),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "a copy is called for the first time on the data",
+        "looped(made, self.loss, self.layout, made_up(batch.data, 1), out)",
+        "looped(made, self.loss, self.layout, batch.slice(0, 1), out)",
+        (DECISIONS,),
+    ),
+    Mutation(
+        "algorithm/places.py",
+        "bits are compared as numbers",
+        "torch.equal(as_bytes(a), as_bytes(b))",
+        "torch.allclose(a, b, equal_nan=True)",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "random numbers on lanes are not noticed",
+        "if lanes and Globals() != before:",
+        "if False:",
+        (LANES,),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "lanes share a module",
+        "lane = threading.get_ident()",
+        "lane = 0",
+        (LANES,),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "lanes run on the model itself",
+        "                model = owner.copy()\n",
+        "                model = owner.model\n",
+        (LANES,),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "a lane's module is the model itself",
+        "return copy.deepcopy(model, shared)",
+        "return model",
+        (CARRIES, LANES),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "attributes are not set back between auxiliaries",
+        "        attributes.restore()\n"
+        "        self.losses[k] = looped(model, owner.loss, layout, data, out).double()\n"
+        "        attributes.refuse_buffers()\n        attributes.restore()\n",
+        "        self.losses[k] = looped(model, owner.loss, layout, data, out).double()\n"
+        "        attributes.refuse_buffers()\n",
+        (CARRIES, SENSITIVITY),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "attributes are not set back between chunks",
+        ("attributes.restore()\n        if part is not out"),
+        "if part is not out",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "dropout is keyed by place",
+        "torch.from_numpy(self.batch.numbers)[places[filled].clamp_min(0)]",
+        "torch.arange(int(filled.sum()))",
+        (DROPOUT,),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "generators are set by place",
+        "int(self.batch.numbers[k])",
+        "k",
+        (DROPOUT,),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "generators are not set before an auxiliary",
+        "        if seed:\n",
+        "        if False:\n",
+        (DROPOUT,),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "an auxiliary's examples stay where they lie in the batch",
+        "data = tree_map(torch.clone, self.batch.slice(first, last))",
+        "data = self.batch.slice(first, last)",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "classes of places go by place, not by example",
+        "mine = self.batch.numbers % classes",
+        "mine = np.arange(number) % classes",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "fillers of a chunk are summed",
+        "gradient = gradient[real]",
+        "gradient = gradient.clone()",
+        (SENSITIVITY, DPSGD),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "fillers of a chunk are summed (products)",
+        "            real = places >= 0\n",
+        "            real = places >= -1\n",
+        (HEAD, PLACES),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "the last chunk is shorter",
+        "places = np.full((share, classes), -1)",
+        "places = np.full((min(share, max(len(m) - first for m in members)), classes), -1)",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/randomness.py",
+        "torch's generator is not set",
+        "    torch.default_generator.manual_seed(number)\n",
+        "",
+        (DROPOUT,),
+    ),
+    Mutation(
+        "algorithm/randomness.py",
+        "Python's generator is not set",
+        "    random.seed(number)\n",
+        "",
+        (SENSITIVITY, DECISIONS),
+    ),
+    Mutation(
+        "algorithm/randomness.py",
+        "numpy's generator is not set",
+        "    np.random.seed(number)\n",
+        "",
+        (SENSITIVITY, DECISIONS),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "a buffer that an auxiliary assigns anew is set back, not refused",
+        ("attributes.refuse_buffers()\n        attributes.restore()\n        return out"),
+        ("attributes.restore()\n        return out"),
+        (READINESS, CARRIES),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "a buffer that a chunk assigns anew is set back, not refused",
+        ("attributes.refuse_buffers()\n        attributes.restore()\n        if part"),
+        ("attributes.restore()\n        if part"),
+        (READINESS, CARRIES),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "what chunks put into a list is not noticed",
+        ("        attributes.refuse_content()\n        return tally"),
+        "        return tally",
+        (CARRIES, ISOLATION),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "what auxiliaries put into a list is not noticed",
+        (
+            "        for _, attributes in copies.values():\n"
+            "            attributes.refuse_content()\n"
+        ),
+        "",
+        (CARRIES, ISOLATION, KEPT),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "a buffer that is assigned anew is not noticed",
+        "if found := self.changed(buffers=True):",
+        "if (found := self.changed(buffers=True)) and False:",
+        (CARRIES, KEPT),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "changes in place are not noticed at every step",
+        "if self.versions.get(name) != tensor._version:",
+        "if False:",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "tensors are not compared by content",
+        (
+            "found = {name: _digest(tensor) for name, tensor in self._tensors()}\n"
+            "        for name in"
+        ),
+        ("found = self.content\n        for name in"),
+        (CARRIES, KEPT),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "frozen parameters are not looked at",
+        "if not parameter.requires_grad:",
+        "if False:",
+        (CARRIES,),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "attributes are not compared by content",
+        'if key not in (*OWN, "_parameters", "_buffers", "_modules")',
+        "if False and key",
+        (CARRIES,),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "what a deque holds is not looked at",
+        "if isinstance(value, tuple | list | deque):",
+        "if isinstance(value, tuple | list):",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "what slots hold is not looked at",
+        "return [*slots, *(x for",
+        "return [*(x for",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "what callable objects hold is not looked at",
+        "isinstance(value, PASSED_OVER) or depth",
+        "isinstance(value, PASSED_OVER) or callable(value) or depth",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "attributes are never set back",
+        "            if not _same(table, then):\n                kept",
+        "            if False:\n                kept",
+        (CARRIES, HOLES_CONVEX),
+    ),
+    Mutation(
+        "algorithm/readiness.py",
+        "BatchNorm is accepted",
+        "if isinstance(module, _BatchNorm):",
+        "if False:",
+        (READINESS,),
+    ),
+    Mutation(
+        "algorithm/readiness.py",
+        "InstanceNorm with running statistics is accepted",
+        "if isinstance(module, _InstanceNorm) and module.track_running_stats:",
+        "if False:",
+        (READINESS,),
+    ),
+    Mutation(
+        "algorithm/readiness.py",
+        "embeddings that renormalise are accepted",
+        "if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:",
+        "if False:",
+        (f"{CARRIES}::test_an_embedding_that_renormalises_is_refused",),
+    ),
+    Mutation(
+        "algorithm/readiness.py",
+        "spectral norm is accepted",
+        'if "SpectralNorm" in hooks or "_SpectralNorm" in parametrized:',
+        "if False:",
+        (READINESS,),
+    ),
+]
+
+ENGINES = [
+    Mutation(
+        "algorithm/engine.py",
+        "the divisor is the number of auxiliaries that are not empty",
+        "publish.aggregate(layout, total, recipe.auxiliaries, setting, self.noise)",
+        "publish.aggregate("
+        "layout, total, max(1, sum(map(bool, batch.sizes))), setting, self.noise)",
+        (AGREES, SENSITIVITY),
+    ),
+    Mutation(
+        "algorithm/engine.py",
+        "a step is taken with another setting than was recorded",
+        "self._step(batch, setting or self.recipe.at(batch.epoch))",
+        "self._step(batch, self.recipe.at(batch.epoch))",
+        (LATTICE,),
+    ),
+    Mutation(
+        "algorithm/engine.py",
+        "nothing is compared at the end of a run",
+        "        self.executor.check()\n",
+        "        pass\n",
+        (KEPT,),
+    ),
+    Mutation(
+        "algorithm/engine.py",
+        "noise without a source comes from the training seed",
+        "self.noise = noise or Randomness()",
+        "self.noise = noise or Randomness(seed)",
+        (NOISE,),
+    ),
+    Mutation(
+        "algorithm/publish.py",
+        "the lattice is left out",
+        "spacing=layout.spread(setting.spacing or (0.0,) * layout.count),",
+        "spacing=0.0,",
+        (LATTICE,),
+    ),
+    Mutation(
+        "algorithm/publish.py",
+        "all blocks have the smallest noise",
+        "noise=layout.spread(setting.noise),",
+        "noise=layout.spread((min(setting.noise),) * layout.count),",
+        (NOISE,),
+    ),
+    Mutation(
+        "algorithm/memory.py",
+        "the shared multiplier learns from gradients themselves",
+        "gradient,\n            scratch,\n            inverse=self._inverse(step),",
+        "gradient.add_(self.multiplier),\n            self.multiplier.sub_(gradient[0] * 0.1)"
+        ".expand_as(scratch).clone(),\n            inverse=self._inverse(step),",
+        (AGREES,),
+    ),
+    Mutation(
+        "methods/dpsgd.py",
+        "the divisor is the number of sampled examples (dpsgd)",
+        "aggregate(self.layout, total, self.expected, setting, self.noise)",
+        "aggregate(self.layout, total, max(1, len(batch.sizes)), setting, self.noise)",
+        (DPSGD, SENSITIVITY),
+    ),
+    Mutation(
+        "methods/dpsgd.py",
+        "each layer may have the whole clip",
+        "(clip[0] / len(sizes) ** 0.5,)",
+        "(clip[0],)",
+        (DPSGD,),
+    ),
+    Mutation(
+        "methods/plain.py",
+        "a loaded state forgets how it lies in memory",
+        '        executor.load_state_dict(state["executor"])\n',
+        "        pass\n",
+        (f"{DPSGD}::test_state_continues_bit_for_bit",),
+    ),
+    Mutation(
+        "models/__init__.py",
+        "a text's features depend on which others there are",
+        "rows = TEXTS if equal_places(compute, cut, 1, TEXTS, 4) == 1 else 1",
+        "rows = TEXTS",
+        (f"{MUTANTS}::test_texts_are_computed_together_only_if_places_are_equal",),
+    ),
+    Mutation(
+        "methods/dpsgd.py",
+        "nothing is compared at the end of a run (dpsgd)",
+        "        self.executor.check()\n",
+        "        pass\n",
+        (KEPT,),
+    ),
+    Mutation(
+        "methods/gep.py",
+        "GEP's noise times 0.9",
+        "noise=sigma, spacing=s,",
+        "noise=0.9 * sigma, spacing=s,",
+        (GEP, LATTICE),
+    ),
+    Mutation(
+        "methods/gep.py",
+        "GEP's lattice is left out",
+        "noise=sigma, spacing=s,",
+        "noise=sigma, spacing=0.0 * s,",
+        (LATTICE,),
+    ),
+    Mutation(
+        "methods/gep.py",
+        "the divisor is the number of sampled examples (gep)",
+        "divisor=self.plan.header.auxiliaries,",
+        "divisor=max(1, len(batch.sizes)),",
+        (GEP, SENSITIVITY),
+    ),
+    Mutation(
+        "methods/gep.py",
+        "GEP's directions come from private examples",
+        "            basis = self.basis()\n",
+        "            if sum(batch.sizes) > self.method.directions:\n"
+        "                self.anchors = batch.data\n"
+        "            basis = self.basis()\n",
+        (GEP, METHODS),
+    ),
+    Mutation(
+        "methods/gep.py",
+        "GEP's directions draw from the caller's generators",
+        "            seeded(self.seed, self.steps, -1)\n",
+        "            pass\n",
+        (ISOLATION, METHODS),
+    ),
+    Mutation(
+        "methods/gep.py",
+        "GEP's directions are computed on the model itself",
+        "vectorised(self.executor.copy(), self.loss",
+        "vectorised(self.model, self.loss",
+        (ISOLATION, METHODS),
+    ),
+    Mutation(
+        "methods/gep.py",
+        "GEP splits only the rows that are there",
+        "whole=True,",
+        "whole=False,",
+        (PLACES,),
+    ),
+    Mutation(
+        "methods/gep.py",
+        "nothing is compared at the end of a run (gep)",
+        "        self.executor.check()\n",
+        "        pass\n",
+        (KEPT,),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "PATE's threshold noise is halved",
+        "setting.noise, setting.spacing, strict=True",
+        "(setting.noise[0] / 2, setting.noise[1]), setting.spacing, strict=True",
+        (PATE, METHODS),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "PATE's vote noise is halved",
+        "setting.noise, setting.spacing, strict=True",
+        "(setting.noise[0], setting.noise[1] / 2), setting.spacing, strict=True",
+        (PATE,),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "PATE's lattice is left out",
+        "noise=sigma, spacing=s,",
+        "noise=sigma, spacing=0.0 * s,",
+        (LATTICE,),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "PATE answers without noise",
+        "int(counts.argmax())",
+        "int(votes.argmax())",
+        (PATE,),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "PATE compares with its threshold without noise",
+        "if float(best) >=",
+        "if float(votes.max()) >=",
+        (PATE, METHODS),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "PATE answers more than is paid for",
+        "elif len(self.answers) < self.limit:",
+        "else:",
+        (PATE,),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "generators are not set for each teacher",
+        "        seeded(self.train.seed, 0, number)\n",
+        "",
+        (DROPOUT, VOTES),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "a teacher starts from what the one before has learnt",
+        "teacher, loss = copy.deepcopy(self.start), 0.0",
+        "teacher, loss = self.start, 0.0",
+        (DROPOUT, VOTES),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "teachers that are coupled are not noticed",
+        "if not torch.equal(self._votes(shard, True, number)[0], before):",
+        "if False:",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/pate.py",
+        "a teacher can rewrite the queries of the next",
+        "teacher(tree_map(torch.clone, queries))",
+        "teacher(queries)",
+        (METHODS,),
+    ),
+    Mutation(
+        "methods/whitening.py",
+        "whitening is fitted to other inputs than the public ones",
+        "self.whitening = Whitening.of(public.to(outer.weight))",
+        "self.whitening = Whitening.of(torch.randn_like(public).to(outer.weight))",
+        (WHITENING,),
+    ),
+]
+
+STEPS = [
+    Mutation(
+        "methods/step.py",
+        "steps are not recorded",
+        "        loader.announce = self._record\n",
+        "",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "any batch is taken",
+        "own = self.loader.used(batch, self.engine.steps)",
+        "own = batch",
+        (f"{TRAIN}::test_batches_must_come_from_the_loader_once_and_in_order",),
+    ),
+    Mutation(
+        "methods/step.py",
+        "a batch that was handed out before the end is taken after it",
+        "        self.writer.refuse_ended()\n",
+        "",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "weights may be changed between steps",
+        ("            self._refuse_other_weights()\n            result"),
+        "            result",
+        (HOLES_CONVEX,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "weights may be changed before the end",
+        ("            self._refuse_other_weights()\n            self.engine.check()"),
+        "            self.engine.check()",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "privacy() does not check the model",
+        (
+            "            with suppress(Tainted):  # which the ledger says\n"
+            "                self.check()\n"
+        ),
+        "            pass\n",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "what breaks a guarantee does not void the ledger",
+        "            self.writer.void(str(error))\n",
+        "",
+        (CARRIES,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "what privacy() showed on the way is not recorded",
+        ("        if self._shown:\n            self.writer.export("),
+        ("        if False:\n            self.writer.export("),
+        (LAST,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "privacy() shows nothing",
+        "self._shown = not self.writer.ledger.closed",
+        "self._shown = False",
+        (LAST,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "exports of the caller are not recorded",
+        "        self.writer.export(what)\n\n    def check",
+        "        pass\n\n    def check",
+        (LAST, STEP),
+    ),
+    Mutation(
+        "methods/step.py",
+        "nothing is checked at the end",
+        ("            self.check()\n            self.engine.finish()"),
+        "            self.engine.finish()",
+        (KEPT,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "nothing is checked at a pause",
+        "        self.check()\n        if self.plan.header.release",
+        "        if self.plan.header.release",
+        (KEPT,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "the model of an interrupted run is not recorded as an export",
+        '            self.writer.export(f"the model when the run was paused after '
+        '{self.engine.steps} steps")\n',
+        "",
+        (LAST,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "steps may follow a pause",
+        "        self.writer.pause()\n",
+        "",
+        (HOLES_LEDGER,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "steps may follow the end",
+        "            self.writer.close()\n",
+        "",
+        (HOLES_LEDGER,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "the weights that a finished run leaves are not remembered",
+        ("            self._remember()\n            self.writer.close()"),
+        "            self.writer.close()",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "the weights that a paused run leaves are not remembered",
+        ("        self._remember()\n        self.writer.pause()"),
+        "        self.writer.pause()",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "a loaded state repeats its noise",
+        '            "voids": list(ledger.voids),\n        }\n\n    def load_state_dict(',
+        '            "voids": list(ledger.voids),\n            "secrets": self.secrets(),\n'
+        "        }\n\n    def load_state_dict(self, state: dict[str, Any]) -> None:\n"
+        "        self._load_state_dict(state)\n"
+        '        self.noise.resume(state["secrets"]["noise"])\n\n    def _load_state_dict(',
+        (REPLAY,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "a state holds the noise",
+        '            "run": self.run,\n',
+        '            "run": self.run,\n            "secrets": self.secrets(),\n',
+        (REPLAY,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "what a loaded state has spent is forgotten",
+        "            self.writer.adopt(runs)\n",
+        "",
+        (STATE,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "exports of a loaded state are forgotten",
+        'for what in state["exports"]:',
+        "for what in ():",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "voids of a loaded state are forgotten",
+        'for why in state["voids"]:',
+        "for why in ():",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "a state of another run is loaded",
+        'elif state["run"] != self.run or not _begins_with(ledger.runs, runs):',
+        "elif False:",
+        (REPLAY,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "PATE goes back and answers again",
+        'elif self.plan.header.method == "pate":',
+        "elif False:",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "a state of the same run that the ledger does not begin with is loaded",
+        'elif state["run"] != self.run or not _begins_with(ledger.runs, runs):',
+        'elif state["run"] != self.run:',
+        (STEP,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "a state's identity is not looked at",
+        "if mine[name] != theirs.get(name):",
+        "if False:",
+        (REPLAY,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "resume: the ledger need not begin with the checkpoint",
+        "if not _begins_with(ledger.runs, runs) or ledger.repeats:",
+        "if ledger.repeats:",
+        (RESUMED, STATE),
+    ),
+    Mutation(
+        "methods/step.py",
+        "resume: steps may have been taken twice",
+        "if not _begins_with(ledger.runs, runs) or ledger.repeats:",
+        "if not _begins_with(ledger.runs, runs):",
+        (STATE,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "resume: settings are not compared with the ledger",
+        "if planned != _settings(ledger.runs):",
+        "if False:",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "resume: the noise is repeated, the coins are not",
+        '        self.coins.resume(kept["coins"])\n',
+        "",
+        (STATE,),
+    ),
+    Mutation(
+        "methods/step.py",
+        "resume: later steps are not recorded",
+        "if step >= self._recorded:",
+        "if step >= self._recorded and not self._recorded:",
+        (STATE, RESUME),
+    ),
+    Mutation(
+        "methods/step.py",
+        "steps that are taken again after a resume are not recorded",
+        ("        self._recorded = 0\n        self._load(state)"),
+        "        self._load(state)",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/earlier.py",
+        "a model that was trained on the same data is accepted",
+        "if data in seen:",
+        "if False:",
+        (LEFTOVERS,),
+    ),
+    Mutation(
+        "methods/earlier.py",
+        "equal data are not the same data",
+        (
+            "digest.update(as_bytes(t).numpy().data)\n"
+            "    return digest.hexdigest()\n"
+            "\n"
+            "\n"
+            "def remember("
+        ),
+        ("digest.update(str(id(t)).encode())\n    return digest.hexdigest()\n\n\ndef remember("),
+        (LEFTOVERS,),
+    ),
+    Mutation(
+        "methods/earlier.py",
+        "copies of trained weights are not known again",
+        "_LEFT.get(weights_of(model), ())",
+        "()",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/earlier.py",
+        "the parameters of a trained model are not known again",
+        "*(_TRAINED.get(p, ()) for p in trained)",
+        "*(() for p in trained)",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "what a model was trained on is not remembered",
+        "    earlier.remember(model, seen)\n",
+        "",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "a model that was trained before does not void the run",
+        "        step.writer.void(seen_before)\n",
+        "        pass\n",
+        (LEFTOVERS,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "noise comes from the public training seed",
+        "noise, coins = map(Randomness, _seeds(chosen.privacy.noise_seed))",
+        "noise, coins = Randomness(chosen.train.seed), Randomness()",
+        (SEEDS,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "coins come from the public training seed",
+        "noise, coins = map(Randomness, _seeds(chosen.privacy.noise_seed))",
+        "noise, coins = Randomness(), Randomness(chosen.train.seed)",
+        (SEEDS,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "what callbacks saw is not recorded",
+        '        step.export("what callbacks saw on the way")\n',
+        "        pass\n",
+        (LAST,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "accuracies after each epoch are not recorded",
+        '                    step.export("the accuracy after each epoch")\n',
+        "                    pass\n",
+        (LAST, STEP),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "accuracies are shown though only the last iterate leaves",
+        "shown = test is not None and (last or not hidden)",
+        "shown = test is not None",
+        (LAST,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "an interrupted run is not paused",
+        "        step.pause()\n        raise",
+        "        raise",
+        (LAST, STEP),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "labels of any kind have bounded gradients",
+        "if usual and _has_class_numbers(data) else None",
+        "if usual else None",
+        (HOLES_CONVEX,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "labels that are ignored have bounded gradients",
+        "return bool((y >= 0).all())",
+        "return True",
+        (HOLES_CONVEX,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "losses of one's own have bounded gradients",
+        "if usual and _has_class_numbers(data) else None",
+        "if _has_class_numbers(data) else None",
+        (CONVEX,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "whitening is fitted to private data",
+        "whitened = Whitened(model, public)",
+        "whitened = Whitened(model, data[0])",
+        (WHITENING,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "the learning rate is measured on private data",
+        "typical(inputs, data)",
+        "typical(data[0], data)",
+        (RULE,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "an example's number is not its key",
+        "alone=poisson and decided.header.per_example,",
+        "alone=False,",
+        (DROPOUT,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "Poisson batches count as fixed",
+        "fixed=not poisson and users is None,",
+        "fixed=users is None,",
+        (DROPOUT, SAMPLED),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "what users hold counts as fixed",
+        "fixed=not poisson and users is None,",
+        "fixed=not poisson,",
+        (SAMPLED,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "a state's settings are not compared",
+        '"settings": _digest([asdict(chosen), asdict(decided.header)]),',
+        '"settings": "",',
+        (REPLAY,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "a state's model is not compared",
+        '"model": _digest(shapes),',
+        '"model": "",',
+        (STEP,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "a state's users are not compared",
+        '"users": _digest(None if users is None else owners(users)[0].tolist()),',
+        '"users": "",',
+        (STEP,),
+    ),
+    Mutation(
+        "methods/loop.py",
+        "a state's data are not compared",
+        '"training data or public inputs": _digest(parts),',
+        '"training data or public inputs": "",',
+        (REPLAY,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "a fingerprint looks at the first examples only",
+        "for chosen in torch.split(torch.arange(count(data)), READ):",
+        "for chosen in torch.split(torch.arange(count(data)), READ)[:1]:",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "a fingerprint does not look at what examples hold",
+        ("digest.update(as_bytes(t).numpy().data)\n    return"),
+        ("digest.update(b'')\n    return"),
+        (f"{RESUME}::test_a_changed_example_changes_the_fingerprint",),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "foreign batches are taken",
+        "if given is None or own is None or batch is not given:",
+        "if given is None or own is None:",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "changed batches are taken",
+        "if len(mine) != len(theirs) or not all(map(same_bits, mine, theirs)):",
+        "if False:",
+        (RESUMED,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "the batch that is handed out is the one that is computed on",
+        "given = replace(batch, data=tree_map(torch.clone, batch.data))",
+        "given = batch",
+        (RESUMED,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "a step computes on what the caller holds",
+        "        return own\n",
+        "        return batch\n",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "a batch whose step failed is taken again",
+        "        del self._handed[step]\n",
+        "",
+        (STEP,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "empty Poisson batches are drawn again",
+        "        indices, sizes = self.sampler.batch(step)\n",
+        (
+            "        indices, sizes = self.sampler.batch(step)\n"
+            "        while not self.fixed and not len(indices):\n"
+            "            indices, sizes = self.sampler.batch(step)\n"
+        ),
+        (SAMPLED,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "what a Dataset draws depends on who else is read",
+        "            seeded(seed, step, i)\n",
+        "            pass\n",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "a Dataset sees several examples at once",
+        ("            rows.append(data[i])\n    batch = default_collate(rows)"),
+        (
+            "            pass\n"
+            "        rows = data.__getitems__(indices.tolist())\n"
+            "    batch = default_collate(rows)"
+        ),
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "data that cannot be cut into examples are accepted",
+        ("    refuse_others(data)\n    lengths"),
+        "    lengths",
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/loader.py",
+        "what a Dataset gives that cannot be cut into examples is accepted",
+        "    refuse_others(batch)\n",
+        "",
+        (ISOLATION,),
+    ),
+]
+
+PLANS = [
+    Mutation(
+        "methods/plan.py",
+        "a seeded run is called private (dpdt)",
+        "release=settings.privacy.release,\n        private=settings.privacy.noise_seed is None,",
+        "release=settings.privacy.release,\n        private=True,",
+        (SEEDS,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "a seeded run is called private (dpsgd, gep)",
+        "rate=expected / examples,\n        private=settings.privacy.noise_seed is None,",
+        "rate=expected / examples,\n        private=True,",
+        (SEEDS,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "a seeded run is called private (pate)",
+        "        ),\n        private=settings.privacy.noise_seed is None,",
+        "        ),\n        private=True,",
+        (SEEDS,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "release = all is recorded as last",
+        "release=settings.privacy.release,",
+        'release="last",',
+        (LAST,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "a δ that promises nothing is planned with",
+        "    check_delta(settings.privacy.delta, examples, "
+        "allow_large=settings.privacy.allow_large_delta)\n",
+        "",
+        (CLI, METHODS),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "Poisson sampling draws more than is accounted",
+        "rate=header.rate,",
+        "rate=min(1.0, 1.5 * header.rate),",
+        (SAMPLED,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "Poisson sums have fewer terms than examples",
+        'terms = header.examples if header.sampling == "poisson" else header.auxiliaries',
+        "terms = header.auxiliaries",
+        (LATTICE,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "what is told beforehand leaves out rounding",
+        "ledger.append(_on_lattice(setting, self.header), number)",
+        "ledger.append(setting, number)",
+        (LATTICE,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "PATE's votes have sensitivity 1, not √2",
+        "answered = replace(query, clip=(0.5, math.sqrt(0.5)))",
+        "answered = replace(query, clip=(0.5, 0.5))",
+        (PATE,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "PATE's threshold has sensitivity ½",
+        "query = _step(clip=(0.5, 0.0), noise=noise, lr=method.lr)",
+        "query = _step(clip=(0.25, 0.0), noise=noise, lr=method.lr)",
+        (PATE,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "PATE's queries without an answer cost nothing",
+        "(query, queries - answers),",
+        "(replace(query, clip=(0.0, 0.0)), queries - answers),",
+        (PATE,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "a list of penalties is recorded as one",
+        "one_penalty=recipe.shared_penalty,",
+        "one_penalty=True,",
+        (HOLES_CONVEX,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "averaging is not recorded",
+        "        averaging=recipe.averaging,\n",
+        "",
+        (HEAD,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "the preconditioner is not recorded",
+        "        preconditioner=method.preconditioner,\n",
+        "",
+        (METHODS,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "auxiliaries' weight decay is not recorded",
+        "auxiliary_weight_decay=method.auxiliary_weight_decay,\n        gradient_bound",
+        "gradient_bound",
+        (METHODS,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "memory is recorded as none",
+        "memory=method.memory,\n        sampling",
+        'memory="none",\n        sampling',
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "the unit is recorded as an example",
+        "unit=settings.privacy.unit,\n        relation=relation_of(settings)",
+        'unit="example",\n        relation=relation_of(settings)',
+        (f"{TRAIN}::test_users_as_shards_give_a_user_level_guarantee",),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "examples may be absent where they are replaced",
+        'if absent is not None and header.relation != "add-remove":',
+        "if False:",
+        (CANARIES,),
+    ),
+    Mutation(
+        "checks.py",
+        "Poisson sampling with auxiliaries that remember",
+        'method.sampling == "poisson" and method.memory == "auxiliary",',
+        "False,",
+        (CONFIG,),
+    ),
+    Mutation(
+        "checks.py",
+        "Poisson sampling for users",
+        'method.sampling == "poisson" and privacy.unit != "example",',
+        "False,",
+        (CONFIG,),
+    ),
+    Mutation(
+        "checks.py",
+        "a fixed partition under add-remove",
+        'method.sampling == "partition" and privacy.relation == "add-remove",',
+        "False,",
+        (CONFIG,),
+    ),
+    Mutation(
+        "checks.py",
+        "replace-one under Poisson sampling with shared auxiliaries",
+        'and privacy.relation == "replace-one"\n            and not method.per_example,',
+        "and False,",
+        (CONFIG,),
+    ),
+    Mutation(
+        "checks.py",
+        "users whose examples are contributions of their own",
+        'privacy.unit == "user" and method.per_example,',
+        "False,",
+        (CONFIG, SAMPLED),
+    ),
+]
+
+ACCOUNTING = [
+    Mutation(
+        "accounting/composition.py",
+        "the sensitivity is C/K, not 2C/K",
+        "reach = (1.0 if alone else 2.0) / header.auxiliaries",
+        "reach = 1.0 / header.auxiliaries",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "single examples have sensitivity C/K in a partition too",
+        'alone = header.sampling == "poisson" and header.per_example',
+        "alone = header.per_example",
+        (SENSITIVITY, METHODS),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "shared auxiliaries have sensitivity C/K under Poisson sampling",
+        'alone = header.sampling == "poisson" and header.per_example',
+        'alone = header.sampling == "poisson"',
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "rounding is not accounted",
+        "tuple(reach * c + r for c, r",
+        "tuple(reach * c + 0.0 * r for c, r",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "only the largest block counts",
+        "return sum(\n        math.inf",
+        "return max(\n        math.inf",
+        (POISSON, COMPOSITION),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "a step without noise costs nothing",
+        "math.inf if noise == 0 else (most / noise) ** 2",
+        "0.0 if noise == 0 else (most / noise) ** 2",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "what auxiliaries remember does not count",
+        'if header.memory == "auxiliary" or header.unit != "example":',
+        'if header.unit != "example":',
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "shards and users are accounted like examples",
+        'if header.memory == "auxiliary" or header.unit != "example":',
+        'if header.memory == "auxiliary":',
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "steps that are taken again cost nothing",
+        "steps[run.start : run.start + run.steps] += square",
+        "steps[run.start : run.start + run.steps] = square",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "reshuffling is not accounted",
+        "if header.reshuffle:",
+        "if False:",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "a mean mini-batch is accounted, not the worst",
+        "table.sum(axis=0).max(initial=0.0)",
+        "table.sum(axis=0).mean() if table.size else 0.0",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "Poisson: half the rate",
+        "PoissonSampledDpEvent(header.rate,",
+        "PoissonSampledDpEvent(header.rate / 2,",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "Poisson: half the steps",
+        "accountant.compose(event, run.steps)",
+        "accountant.compose(event, -(-run.steps // 2))",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "Poisson: replace-one is accounted as add-remove",
+        "NeighboringRelation.REPLACE_ONE",
+        "NeighboringRelation.ADD_OR_REMOVE_ONE",
+        (POISSON,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "Poisson: what float64 misplaces is not taken off δ",
+        "accountant.get_epsilon(delta - misplaced)",
+        "accountant.get_epsilon(delta)",
+        (f"{POISSON}::test_the_smallest_delta_is_accounted_from_above",),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "Poisson: ROUNDOFF is a thousandth",
+        "ROUNDOFF = 2.0**-50",
+        "ROUNDOFF = 2.0**-60",
+        (f"{POISSON}::test_a_smaller_delta_is_refused",),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "Poisson: a δ that cannot be computed is accepted",
+        "if delta < 4.0 * misplaced:",
+        "if False:",
+        (f"{POISSON}::test_a_smaller_delta_is_refused",),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "Poisson without a grid: half of μ",
+        "(2.0 if header.per_example else 1.0), delta)",
+        "1.0, delta)",
+        (f"{POISSON}::test_hardly_any_noise_is_accounted_at_once_and_from_above", METHODS),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "Poisson without a grid: one step",
+        "total = sum(squared_mu(r.setting, header) * r.steps for r in ledger.runs)",
+        "total = sum(squared_mu(r.setting, header) for r in ledger.runs)",
+        (f"{POISSON}::test_hardly_any_noise_is_accounted_at_once_and_from_above",),
+    ),
+    Mutation(
+        "accounting/gaussian.py",
+        "ε is rounded down",
+        "low, high = (low, middle) if reached(middle) else (middle, high)\n    return high",
+        "low, high = (low, middle) if reached(middle) else (middle, high)\n    return low",
+        (GAUSSIAN,),
+    ),
+    Mutation(
+        "accounting/gaussian.py",
+        "δ(ε) without its second term",
+        "first + math.log(-math.expm1(second - first)) if second < first else -math.inf",
+        "first - math.log(2) if second < first else -math.inf",
+        (GAUSSIAN,),
+    ),
+    Mutation(
+        "accounting/renyi.py",
+        "the conversion from Rényi without log δ",
+        "- (np.log(delta) + np.log(orders)) / (orders - 1)",
+        "- (0.5 * np.log(delta) + np.log(orders)) / (orders - 1)",
+        ("tests/accounting/test_paper.py::test_rdp_conversion",),
+    ),
+    Mutation(
+        "accounting/pate.py",
+        "an answer costs half",
+        "return order / sigma**2",
+        "return order / (2.0 * sigma**2)",
+        (PATE,),
+    ),
+    Mutation(
+        "accounting/__init__.py",
+        "a δ of 1/n and more is accepted",
+        "if delta >= 1.0 / examples and not allow_large:",
+        "if False:",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/__init__.py",
+        "a δ outside 0 … 1 is accepted",
+        "if not (isinstance(delta, float) and 0.0 < delta < 1.0):",
+        "if False:",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/__init__.py",
+        "a large δ is not warned of",
+        "if delta > 0.1 / examples:",
+        "if False:",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/__init__.py",
+        "account() does not look at δ",
+        "    check_delta(delta, ledger.header.examples, allow_large=allow_large_delta)\n",
+        "",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/__init__.py",
+        "numbers that no run can have are accounted",
+        "    _check_ledger(ledger)\n",
+        "",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/__init__.py",
+        "a rate above 1 is accounted",
+        "if not 0.0 < header.rate <= 1.0:",
+        "if False:",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/__init__.py",
+        "a contraction above 1 is accounted",
+        "if not 0.0 < setting.contraction <= 1.0:",
+        "if False:",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/__init__.py",
+        "whether a ledger is closed is not passed on",
+        "        closed=ledger.closed,\n",
+        "",
+        (HOLES_LEDGER,),
+    ),
+    Mutation(
+        "accounting/guarantee.py",
+        "a fixed seed is private",
+        "            ledger.header.private,\n",
+        "            True,\n",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/guarantee.py",
+        "voids void nothing",
+        "            not ledger.voids,\n",
+        "            True,\n",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/guarantee.py",
+        "claims count as proven",
+        "if g.valid\n            and",
+        "if",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/guarantee.py",
+        "an upper bound is printed rounded to the nearest",
+        "shown(g.epsilon, ROUND_CEILING)",
+        "shown(g.epsilon)",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/guarantee.py",
+        "an open end is not told",
+        "if not self.closed:",
+        "if False:",
+        (COMPOSITION,),
+    ),
+    Mutation(
+        "accounting/paper.py",
+        "the paper's bound is called valid",
+        'text="the step on θ contracts by 1 − η_θ",\n            holds=False,',
+        'text="the step on θ contracts by 1 − η_θ",\n            holds=True,',
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "the noise is rounded down",
+        "return math.exp(high)",
+        "return math.exp(low)",
+        (COMPOSITION, CALIBRATE),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "bisection keeps the side that misses the target",
+        "if spent(middle) > epsilon else (low, middle)",
+        "if spent(middle) > 1.01 * epsilon else (low, middle)",
+        (COMPOSITION, CALIBRATE),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "noise is calibrated by a bound that does not hold",
+        "if not guarantee.valid and ledger.header.private:",
+        "if False:",
+        (CALIBRATE,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "calibrated noise is 1 % less",
+        "noise = tuple(s * factor for s in decided.recipe.noise)",
+        "noise = tuple(0.99 * s * factor for s in decided.recipe.noise)",
+        (f"{TRAIN}::test_one_call_trains_and_returns_model_privacy_and_history", METHODS),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "calibrated noise is 1 % less (dpsgd, gep, pate)",
+        "replace(setting, noise=tuple(s * factor for s in setting.noise))",
+        "replace(setting, noise=tuple(0.99 * s * factor for s in setting.noise))",
+        (f"{DPSGD}::test_a_target_is_met", METHODS),
+    ),
+]
+
+HIDDEN = [
+    Mutation(
+        "accounting/hidden_state.py",
+        "valid whatever leaves",
+        'ledger.header.release == "last" and not seen,',
+        "not seen,",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "valid whatever was exported",
+        'ledger.header.release == "last" and not seen,',
+        'ledger.header.release == "last",',
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "valid for an average of iterates",
+        '*(["an average of all iterates"] if ledger.header.averaging else [])',
+        "",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "valid though steps were taken again",
+        "            not ledger.repeats,\n",
+        "            True,\n",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid without a bound on gradients",
+        "known = h.gradient_bound is not None and h.smoothness is not None",
+        "known = True",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid with memory",
+        'h.memory == "none" and h.preconditioner == "identity",',
+        'h.preconditioner == "identity",',
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid with a preconditioner",
+        'h.memory == "none" and h.preconditioner == "identity",',
+        'h.memory == "none",',
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid with several penalties",
+        "                h.one_penalty,\n",
+        "                True,\n",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid with weight decay on auxiliaries",
+        "                h.auxiliary_weight_decay == 0,\n",
+        "                True,\n",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid under Poisson sampling",
+        'h.sampling == "partition" and h.unit == "example" and whole,',
+        'h.unit == "example" and whole,',
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid for shards and users",
+        'h.sampling == "partition" and h.unit == "example" and whole,',
+        'h.sampling == "partition" and whole,',
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid within an epoch",
+        'h.sampling == "partition" and h.unit == "example" and whole,',
+        'h.sampling == "partition" and h.unit == "example",',
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid with schedules",
+        "constant = len(set(settings)) <= 1",
+        "constant = True",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid though contributions are clipped",
+        "known and least * ROOM >= reach,",
+        "known,",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: valid with any step size",
+        "known and step <= limit,",
+        "known,",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: the step size may be 4/β",
+        "limit = 2.0 / h.smoothness",
+        "limit = 4.0 / h.smoothness",
+        (METHODS,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: the largest micro-batch instead of the smallest",
+        "least = max(1, h.examples // (h.batches * h.auxiliaries))",
+        "least = max(1, -(-h.examples // (h.batches * h.auxiliaries)))",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: half the sensitivity",
+        "moved = 2.0 * _reach(setting",
+        "moved = _reach(setting",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: rounding is not accounted",
+        "sensitivity = moved + _rounding(setting)",
+        "sensitivity = moved",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "convex: the largest noise counts",
+        "sigma = min(setting.noise)",
+        "sigma = max(setting.noise)",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: valid without weight decay",
+        "contracts = all(s.contraction < 1 for s in settings)",
+        "contracts = True",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: valid with a noise schedule",
+        "len({(s.noise, s.step_size, s.contraction) for s in settings}) <= 1",
+        "len({(s.step_size, s.contraction) for s in settings}) <= 1",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: valid with a schedule of step sizes",
+        "len({(s.noise, s.step_size, s.contraction) for s in settings}) <= 1",
+        "len({(s.noise, s.contraction) for s in settings}) <= 1",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: the first run's clip only",
+        "steps = [_displacements(run.setting) for run in ledger.runs]",
+        "steps = [_displacements(run.setting) for run in ledger.runs[:1]]",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: C for 2C",
+        "tuple(2.0 * c + r for c, r",
+        "tuple(c + r for c, r",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: rounding is not accounted",
+        "tuple(2.0 * c + r for c, r",
+        "tuple(2.0 * c + 0.0 * r for c, r",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: valid with a shared preconditioner",
+        'h.preconditioner == "identity" and h.auxiliary_weight_decay == 0\n        )',
+        "h.auxiliary_weight_decay == 0\n        )",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: valid with weight decay on shared auxiliaries",
+        'h.preconditioner == "identity" and h.auxiliary_weight_decay == 0\n        )',
+        'h.preconditioner == "identity"\n        )',
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: valid for any number of sampled examples",
+        'bounded and not (h.sampling == "poisson" and h.per_example),',
+        "bounded,",
+        (f"{POISSON}::test_the_paper_and_hidden_state_do_not_speak_of_poisson",),
+    ),
+    Mutation(
+        "accounting/hidden_state.py",
+        "contraction: the shared multiplier is not accounted",
+        '        if h.memory == "shared":\n',
+        "        if False:\n",
+        (CONFORMANCE,),
+    ),
+    Mutation(
+        "models/bounds.py",
+        "gradients are bounded by R, not √2·R",
+        "gradient=math.sqrt(2.0 * squared)",
+        "gradient=math.sqrt(squared)",
+        (CONVEX,),
+    ),
+    Mutation(
+        "models/bounds.py",
+        "the bias is not in the bounds",
+        "squared = radius**2 + 1.0",
+        "squared = radius**2",
+        (CONVEX,),
+    ),
+    Mutation(
+        "models/bounds.py",
+        "half the smoothness",
+        "smoothness=squared / 2.0",
+        "smoothness=squared / 4.0",
+        (CONVEX,),
+    ),
+    Mutation(
+        "models/networks.py",
+        "BoundedLinear passes on what is not finite",
+        "        x = torch.where(finite, x, 0.0)\n",
+        "",
+        (HOLES_CONVEX,),
+    ),
+    Mutation(
+        "models/networks.py",
+        "BoundedLinear exceeds its radius",
+        "self.radius * (1.0 - 1e-6)",
+        "self.radius * (1.0 + 1e-3)",
+        (CONVEX, METHODS),
+    ),
+    Mutation(
+        "models/networks.py",
+        "bounds for models that train more than their head",
+        "if isinstance(head, BoundedLinear) and trained <= {id(p) for p in head.parameters()}:",
+        "if isinstance(head, BoundedLinear) and trained:",
+        (CONVEX,),
+    ),
+]
+
+RUNS = [
+    Mutation(
+        "training/run.py",
+        "resume: nothing is compared",
+        '        refuse_changes(path, state["depends"], depends)\n',
+        "",
+        (RESUMED,),
+    ),
+    Mutation(
+        "training/run.py",
+        "resume: the configuration is not compared",
+        '"configuration": config.as_tables(),',
+        '"configuration": None,',
+        (RESUMED,),
+    ),
+    Mutation(
+        "training/run.py",
+        "resume: the code is not compared",
+        '"version of dpdt": code.hexdigest(),',
+        '"version of dpdt": None,',
+        (RUN,),
+    ),
+    Mutation(
+        "training/run.py",
+        "resume: versions are not compared",
+        '"versions of torch, numpy and randomgen": versions,',
+        '"versions of torch, numpy and randomgen": None,',
+        (RESUMED,),
+    ),
+    Mutation(
+        "training/run.py",
+        "resume: the machine is not compared",
+        '"processor or number of threads": machine,',
+        '"processor or number of threads": None,',
+        (RESUMED,),
+    ),
+    Mutation(
+        "training/run.py",
+        "resume: the start of the model is not compared",
+        '"start of the model": start,',
+        '"start of the model": None,',
+        (RUN,),
+    ),
+    Mutation(
+        "training/run.py",
+        "resume: the data are not compared",
+        '"training data or public inputs": [fingerprint(part) for part in seen],',
+        '"training data or public inputs": None,',
+        (f"{RESUME}::test_what_cannot_be_resumed",),
+    ),
+    Mutation(
+        "training/run.py",
+        "nothing is checked at a checkpoint",
+        "        step.check()\n        step.writer.sync()",
+        "        step.writer.sync()",
+        (RUN,),
+    ),
+    Mutation(
+        "training/run.py",
+        "the ledger is not on the disk before a checkpoint",
+        "        step.check()\n        step.writer.sync()",
+        "        step.check()",
+        (RUN,),
+    ),
+    Mutation(
+        "training/run.py",
+        "an interrupted run shows its model though only the last iterate leaves",
+        'shown = finished or config.privacy.release != "last"',
+        "shown = True",
+        (LAST,),
+    ),
+    Mutation(
+        "training/run.py",
+        "a finished run keeps its noise stream",
+        "        folder.remove_checkpoint()\n",
+        "        pass\n",
+        (f"{RESUME}::test_bit_for_bit",),
+    ),
+    Mutation(
+        "training/run.py",
+        "an ε is written where nothing is guaranteed",
+        "epsilon = bound.epsilon if bound.valid else math.inf",
+        "epsilon = bound.epsilon",
+        (f"{RESUME}::test_no_epsilon_is_written_where_nothing_is_guaranteed",),
+    ),
+    Mutation(
+        "training/folder.py",
+        "accuracies after each epoch are public",
+        'shown = ("epoch", "step", "epsilon")',
+        'shown = ("epoch", "step", "epsilon", "accuracy", "loss")',
+        (f"{CLI}::test_train_then_account", RUN),
+    ),
+    Mutation(
+        "training/folder.py",
+        "others may read private/",
+        '(path / "private").mkdir(mode=0o700)',
+        '(path / "private").mkdir()',
+        (f"{CLI}::test_train_then_account", RUN),
+    ),
+    Mutation(
+        "training/folder.py",
+        "a run may overwrite another",
+        "path.mkdir(parents=True)",
+        "path.mkdir(parents=True, exist_ok=True)",
+        (f"{CLI}::test_a_run_is_never_overwritten",),
+    ),
+    Mutation(
+        "training/compare.py",
+        "a comparison deletes what an interrupted run left",
+        "folder.rename(aside)",
+        '__import__("shutil").rmtree(folder)',
+        (LEFTOVERS,),
+    ),
+    Mutation(
+        "training/compare.py",
+        "a comparison moves a finished run away",
+        "if not (folder / RESULT).is_file() and Ledger.read(folder / LEDGER).closed:",
+        "if False:",
+        (RUN,),
+    ),
+    Mutation(
+        "training/compare.py",
+        "a comparison mixes runs of other settings",
+        'if _wanted(settings) != _wanted(config.load(str(folder / "config.toml"))):',
+        "if False:",
+        (RUN,),
+    ),
+]
+
+MUTATIONS = [
+    *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
+    *HIDDEN, *RUNS,
+]  # fmt: skip
+
+
+def why_not(mutation: Mutation) -> str | None:
+    """Why a mutation no longer applies, if so."""
+    path = ROOT / PACKAGE / mutation.file
+    text = path.read_text("utf-8") if path.is_file() else ""
+    if (number := text.count(mutation.old)) != 1:
+        return f"the text to break occurs {number} times"
+    try:
+        compile(text.replace(mutation.old, mutation.new), mutation.file, "exec")
+    except SyntaxError as error:
+        return f"the broken text is no Python ({error})"
+    return None
+
+
+def pytest(copy: Path, *arguments: str, patience: float | None = None) -> tuple[int, list[str]]:
+    """The exit status of pytest in the copy, and the tests that failed."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(copy / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "DPDT_CASES": CASES,
+        THREADS: "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=patience
+        )
+    except subprocess.TimeoutExpired:
+        return 1, ["it hangs"]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    failed = [line.split(" ", 1)[1].split(" - ")[0] for line in lines]
+    if done.returncode not in (0, 1):
+        failed.append(f"{(done.stdout + done.stderr)[-2000:]}\nstatus {done.returncode}")
+    return done.returncode, failed
+
+
+def failing(copy: Path, tests: Iterable[str]) -> list[str]:
+    """Tests that fail without any mutation."""
+    status, failed = pytest(copy, *tests)
+    if status not in (0, 1):
+        sys.exit(f"the tests cannot be run:\n{failed[-1]}")
+    return failed
+
+
+def judged(
+    copy: Path, mutation: Mutation, tests: Sequence[str], known: list[str]
+) -> tuple[str, str]:
+    """Whether these tests notice the mutation, and which does first; those `known` do not count."""
+    path = copy / PACKAGE / mutation.file
+    whole = path.read_text("utf-8")
+    path.write_text(whole.replace(mutation.old, mutation.new), "utf-8")
+    left_out = [f"--deselect={test}" for test in known]
+    try:
+        status, failed = pytest(copy, "-x", *left_out, *tests, patience=PATIENCE)
+    finally:
+        path.write_text(whole, "utf-8")
+    if status == 0:
+        return SURVIVED, ""
+    return (CAUGHT, failed[0]) if status == 1 else (UNCLEAR, failed[-1].splitlines()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--list", action="store_true", help="print the mutations, break nothing")
+    parser.add_argument("--only", default="", metavar="TEXT", help="in the file or description")
+    parser.add_argument("--whole", action="store_true", help="the whole suite for survivors")
+    given = parser.parse_args()
+    chosen = [m for m in MUTATIONS if given.only in m.file or given.only in m.what]
+    if given.list:
+        for m in chosen:
+            print(f"{m.file}: {m.what}")
+        return 0
+    stale = {m: why for m in chosen if (why := why_not(m))}
+    for m, why in stale.items():
+        print(f"no longer applies  {m.file}: {m.what} ({why})", flush=True)
+    chosen = [m for m in chosen if m not in stale]
+    verdicts: dict[Mutation, str] = {}
+    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+        copy = Path(folder) / "project"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        known = failing(copy, dict.fromkeys(t for m in chosen for t in m.tests)) if chosen else []
+        for test in known:
+            print(f"fails by itself    {test}", flush=True)
+        for m in chosen:
+            start = time.perf_counter()
+            verdicts[m], by = judged(copy, m, m.tests, known)
+            took = f"{time.perf_counter() - start:4.0f} s"
+            print(f"{verdicts[m]:9}{took}  {m.file}: {m.what}  [{by}]", flush=True)
+        left = [m for m in chosen if verdicts[m] != CAUGHT]
+        if given.whole and left:
+            known = failing(copy, ())
+            for m in left:
+                verdicts[m], by = judged(copy, m, (), known)
+                print(f"{verdicts[m]:9}whole suite  {m.file}: {m.what}  [{by}]", flush=True)
+    for m in chosen:
+        if verdicts[m] != CAUGHT:
+            print(f"{verdicts[m].upper()}  {m.file}: {m.what}")
+    counts = {kind: list(verdicts.values()).count(kind) for kind in (CAUGHT, SURVIVED, UNCLEAR)}
+    print(", ".join(f"{n} {kind}" for kind, n in counts.items() if n or kind != UNCLEAR))
+    return 0 if counts[CAUGHT] == len(chosen) and not stale else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
