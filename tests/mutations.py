@@ -665,8 +665,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/executor.py",
         "gradients are left on the model",
-        "            parameter.grad = None\n",
-        "            pass\n",
+        "parameter.grad = None  # a loss may have computed one by itself",
+        "pass",
         (KEPT,),
     ),
     Mutation(
