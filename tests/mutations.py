@@ -1,6 +1,6 @@
 """Breaks each line that privacy rests on, one at a time, and says which breakages no test notices.
 
-    python tests/mutations.py               all of them: about half an hour on one core
+    python tests/mutations.py               all of them: about an hour on one core
     python tests/mutations.py --list        what there is
     python tests/mutations.py --only TEXT   those whose file or description holds TEXT
     python tests/mutations.py --whole       survivors meet the whole suite as well
@@ -688,7 +688,7 @@ EXECUTOR = [
         "what the loss leaves on the model itself is not noticed",
         "if found := outside.changed():",
         "if (found := outside.changed()) and False:",
-        (LANES, KEPT),
+        (KEPT,),
     ),
     Mutation(
         "algorithm/executor.py",
@@ -1774,6 +1774,27 @@ STEPS = [
     ),
     Mutation(
         "methods/loader.py",
+        "a batch is paid for after it was handed out",
+        (
+            "            self.announce(step)\n"
+            "            self.position += 1\n"
+            "            batch = self._batch(step)\n"
+            "            given = replace(batch, data=tree_map(torch.clone, batch.data))\n"
+            "            self._handed[step] = (given, batch)\n"
+            "            yield given\n"
+        ),
+        (
+            "            self.position += 1\n"
+            "            batch = self._batch(step)\n"
+            "            given = replace(batch, data=tree_map(torch.clone, batch.data))\n"
+            "            self._handed[step] = (given, batch)\n"
+            "            yield given\n"
+            "            self.announce(step)\n"
+        ),
+        (ISOLATION,),
+    ),
+    Mutation(
+        "methods/loader.py",
         "the batch that is handed out is the one that is computed on",
         "given = replace(batch, data=tree_map(torch.clone, batch.data))",
         "given = batch",
@@ -2142,7 +2163,7 @@ ACCOUNTING = [
         "ε is rounded down",
         "low, high = (low, middle) if reached(middle) else (middle, high)\n    return high",
         "low, high = (low, middle) if reached(middle) else (middle, high)\n    return low",
-        (GAUSSIAN,),
+        (METHODS,),
     ),
     Mutation(
         "accounting/gaussian.py",
@@ -2537,7 +2558,7 @@ HIDDEN = [
         "BoundedLinear passes on what is not finite",
         "        x = torch.where(finite, x, 0.0)\n",
         "",
-        (HOLES_CONVEX,),
+        (METHODS,),
     ),
     Mutation(
         "models/networks.py",
