@@ -27,7 +27,7 @@ from dpdt.algorithm.engine import Engine
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.recipe import Recipe
-from dpdt.methods.loop import prepare
+from dpdt.training.loop import prepare
 from dpdt.models.networks import ResNet18
 
 OUT = Path(__file__).parent / "out" / "step.json"

@@ -15,7 +15,7 @@ import torch
 from dpdt import data
 from dpdt.data import formats
 from dpdt.errors import InputError
-from dpdt.methods.loader import take
+from dpdt.training.loader import take
 
 
 @pytest.fixture

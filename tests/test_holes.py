@@ -19,7 +19,7 @@ from dpdt.accounting import account
 from dpdt.algorithm.batch import Batch
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.methods.loop import prepare, train
+from dpdt.training.loop import prepare, train
 from dpdt.models.networks import bounded_linear
 from dpdt.partition import Partition
 from dpdt.training import run as running

@@ -30,15 +30,15 @@ from dpdt.errors import InputError
 from dpdt.lattice import FINE, on_lattice, spacing
 from dpdt.ledger import Block, Ledger, LedgerWriter, Setting, _chain
 from dpdt.mechanism import Blocks, BoundedSum, perturbed
-from dpdt.methods.gep import GepEngine
-from dpdt.methods.loop import fit, prepare, train
-from dpdt.methods.step import Step
+from dpdt.methods.gep.engine import GepEngine
+from dpdt.training.loop import fit, prepare, train
+from dpdt.training.step import Step
 from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, owners
 from dpdt.training import compare
 from dpdt.training import run as running
-from dpdt.training.folder import RunFolder
+from dpdt.runs.folder import RunFolder
 
 from .accounting.test_composition import ledger as accounted
 from .accounting.test_conformance import make

@@ -6,7 +6,7 @@ import torch
 from dpdt import config, data, models
 from dpdt.accounting import account
 from dpdt.cli.source import planned
-from dpdt.methods.loop import prepare
+from dpdt.training.loop import prepare
 
 PAPER = ("cifar10", "cifar100", "imagenet100", "sst2")
 

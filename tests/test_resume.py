@@ -11,10 +11,10 @@ from torch import nn
 from dpdt import config
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
-from dpdt.methods.loader import fingerprint
-from dpdt.methods.loop import prepare
+from dpdt.training.loader import fingerprint
+from dpdt.training.loop import prepare
 from dpdt.training import run as running
-from dpdt.training.folder import RunFolder
+from dpdt.runs.folder import RunFolder
 from dpdt.training.run import run
 
 SETS = {

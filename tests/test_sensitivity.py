@@ -26,7 +26,7 @@ from torch import nn
 from dpdt.accounting import account
 from dpdt.accounting.composition import sensitivities
 from dpdt.errors import InputError
-from dpdt.methods.loop import prepare
+from dpdt.training.loop import prepare
 from dpdt.models.networks import bounded_linear
 
 CASES = int(os.environ.get("DPDT_CASES", "2000"))
@@ -229,7 +229,7 @@ def means(case, steps):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpdt.algorithm.publish.perturbed", spy)
-        patch.setattr("dpdt.methods.gep.perturbed", spy)
+        patch.setattr("dpdt.methods.gep.engine.perturbed", spy)
         for step, batch in steps:
             found.append([])
             context = (

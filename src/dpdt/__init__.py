@@ -9,8 +9,8 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use, so that accounting starts without torch.
 _HOMES = {
-    "train": "dpdt.methods.loop",
-    "prepare": "dpdt.methods.loop",
+    "train": "dpdt.training.loop",
+    "prepare": "dpdt.training.loop",
     "make_private_ready": "dpdt.algorithm.readiness",
     "account": "dpdt.accounting",
     "Privacy": "dpdt.accounting",

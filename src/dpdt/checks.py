@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dpdt.algorithm import schedule
 from dpdt.errors import InputError
-from dpdt.keys import AUTO, PUBLIC, is_integer
+from dpdt.fields import AUTO, PUBLIC, is_integer
 
 if TYPE_CHECKING:
     from dpdt.config import Dpsgd, Gep, Method, Pate, Privacy, Train

@@ -6,3 +6,11 @@ class InputError(ValueError):
 
     The command line prints the message without a traceback and exits with status 2.
     """
+
+
+class ArgumentError(InputError):
+    """An argument of a function cannot be used. The command line shows it as an option."""
+
+    def __init__(self, argument: str, message: str):
+        super().__init__(f"{argument}: {message}")
+        self.argument = argument

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.errors import InputError
-from dpdt.methods.loss import default_loss
+from dpdt.models.loss import default_loss
 
 from .problems import batch_of, classification, cross_entropy, engine_for, flat
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from dpdt import config, data
-from dpdt.audit.canaries import Marked, Planted, coordinates, marked, marked_loss
+from dpdt.methods.canaries import Marked, Planted, coordinates, marked, marked_loss
 from dpdt.errors import InputError
-from dpdt.methods.loop import prepare
+from dpdt.training.loop import prepare
 
 DIGITS = data.load("digits").train
 SETS = ("audit.canaries=60", "privacy.epsilon=3.0")

@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from dpdt.errors import InputError
-from dpdt.methods.augment import Augment, crop_and_flip
-from dpdt.methods.loop import prepare
+from dpdt.training.augment import Augment, crop_and_flip
+from dpdt.training.loop import prepare
 
 
 @pytest.mark.parametrize(("row", "column", "flip"), [(0, 0, 0), (3, 8, 1), (8, 4, 0), (4, 4, 1)])

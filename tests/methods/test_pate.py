@@ -11,7 +11,7 @@ from dpdt.accounting import account
 from dpdt.accounting import pate as votes
 from dpdt.accounting.gaussian import epsilon_of
 from dpdt.errors import InputError
-from dpdt.methods.loop import prepare, train
+from dpdt.training.loop import prepare, train
 from dpdt.partition import Shards
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from dpdt import config
 from dpdt.errors import InputError
-from dpdt.methods.loop import prepare, train
+from dpdt.training.loop import prepare, train
 
 
 def problem():

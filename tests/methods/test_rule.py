@@ -13,8 +13,8 @@ from dpdt.accounting import account
 from dpdt.cli.source import planned
 from dpdt.config import OWN, RULE, Method
 from dpdt.errors import InputError
-from dpdt.methods.loop import prepare
-from dpdt.methods.reach import reach, typical
+from dpdt.training.loop import prepare
+from dpdt.methods.rate import reach, typical
 
 X = torch.rand(60, 6, generator=torch.Generator().manual_seed(0)) * 2 - 1
 Y = torch.arange(60) % 3

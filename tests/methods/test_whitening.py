@@ -9,8 +9,8 @@ from torch import nn
 import dpdt
 from dpdt import config, data, models
 from dpdt.errors import InputError
-from dpdt.methods.loop import prepare
-from dpdt.methods.whitening import Whitened, Whitening
+from dpdt.training.loop import prepare
+from dpdt.methods.dpdt.whitening import Whitened, Whitening
 
 generator = torch.Generator().manual_seed(0)
 MIX = torch.randn(6, 6, generator=generator, dtype=torch.float64)

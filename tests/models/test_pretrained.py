@@ -12,8 +12,8 @@ from dpdt.algorithm.layout import parameters_of
 from dpdt.config import Model, settings
 from dpdt.data import Examples
 from dpdt.errors import InputError
-from dpdt.methods.loop import prepare, train
-from dpdt.methods.loss import accuracy
+from dpdt.training.loop import prepare, train
+from dpdt.models.loss import accuracy
 from dpdt.models import pretrained
 
 WORDS = ["good", "bad", "film", "a", "the", "was", "very"]

@@ -28,7 +28,7 @@ from dpdt.algorithm.batch import tree_map
 from dpdt.audit.metrics import logit
 from dpdt.config import Config
 from dpdt.errors import InputError
-from dpdt.methods.loader import count, take
+from dpdt.training.loader import count, take
 
 LEAST = 4  # shadows
 
@@ -162,8 +162,8 @@ def _shadow(targets: Targets, folder: Path, shadow: int) -> int:
 
     from dpdt import models
     from dpdt.data import facts, set_aside
-    from dpdt.methods.loop import train
-    from dpdt.methods.loss import answers
+    from dpdt.training.loop import train
+    from dpdt.models.loss import answers
 
     config: Config = _AT_HAND["config"]
     public, examples = set_aside(_AT_HAND["examples"], config.data.public)

@@ -14,9 +14,9 @@ from dpdt.audit import likelihood
 from dpdt.audit.bounds import OneRun, one_run
 from dpdt.audit.metrics import Answers, Attack, attack_all, auc, check_enough, evaluate, logit, loss
 from dpdt.audit.target import Target
-from dpdt.methods.loader import take
-from dpdt.methods.loss import answers
-from dpdt.training.folder import AUDIT
+from dpdt.training.loader import take
+from dpdt.models.loss import answers
+from dpdt.runs.folder import AUDIT
 
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # attack → scores of members, of others
 

@@ -10,12 +10,12 @@ from torch import nn
 
 from dpdt import config as configuration
 from dpdt import data, models
-from dpdt.audit.canaries import CANARIES, Planted
+from dpdt.methods.canaries import CANARIES, Planted
 from dpdt.config import Config
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.methods.loader import count
-from dpdt.training.folder import LEDGER, RunFolder, is_run
+from dpdt.training.loader import count
+from dpdt.runs.folder import LEDGER, RunFolder, is_run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dpdt import config
 from dpdt.algorithm.recipe import Recipe
 from dpdt.cli.source import plan_of
 from dpdt.errors import InputError
-from dpdt.keys import AUTO
+from dpdt.fields import AUTO
 from dpdt.ledger import Block
 from dpdt.methods.plan import Plan
 

@@ -10,7 +10,7 @@ from dpdt.algorithm.blocks import Blocks
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.methods.plan import Plan, plan, settled
-from dpdt.training.folder import AUDIT, LEDGER, RunFolder, is_run
+from dpdt.runs.folder import AUDIT, LEDGER, RunFolder, is_run
 
 
 def plan_of(chosen: config.Config) -> Plan:

@@ -39,7 +39,7 @@ def command(
     --out names another. Ctrl-C ends the run after its current step; what it spent is accounted, and
     --resume continues it.
     """
-    from dpdt.training.folder import default_path, is_run
+    from dpdt.runs.folder import default_path, is_run
 
     if resume:
         if source or overrides or method or out:

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from dpdt.algorithm.blocks import Parameter
-from dpdt.config import Model
+from dpdt.models.settings import ModelSettings
 from dpdt.data import Examples, Facts
 from dpdt.errors import InputError
 from dpdt.models import describe
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 # The models that can be described without building them.
-_DESCRIBE: dict[str, Callable[[Model, Facts], list[Parameter]]] = {
+_DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
     "linear": lambda m, f: describe.mlp(prod(f.shape), (), f.classes),
     "mlp": lambda m, f: describe.mlp(prod(f.shape), m.hidden, f.classes),
     "cnn": lambda m, f: describe.cnn(f.shape, f.classes),
@@ -32,7 +32,7 @@ STEP, TEXTS = 8, 63  # texts are cut to multiples of STEP tokens, and TEXTS comp
 IMAGES = ("cnn", "resnet18", "scatter", "vit-small")
 
 
-def check(model: Model, facts: Facts) -> None:
+def check(model: ModelSettings, facts: Facts) -> None:
     """Refuse a model that cannot read the data."""
     if model.name not in _DESCRIBE and not facts.text:
         raise InputError(f"model.name: must be one of {', '.join(_DESCRIBE)}, found {model.name!r}")
@@ -47,7 +47,7 @@ def check(model: Model, facts: Facts) -> None:
         )
 
 
-def parameters(model: Model, facts: Facts) -> list[Parameter]:
+def parameters(model: ModelSettings, facts: Facts) -> list[Parameter]:
     """The trained parameters of a model on a data set; known models are not built for it."""
     check(model, facts)
     if model.name in _DESCRIBE and model.trained == "all":
@@ -65,13 +65,13 @@ def parameters(model: Model, facts: Facts) -> list[Parameter]:
     return parameters_of(build(model, facts, 0))
 
 
-def bounds(model: Model) -> Bounds | None:
+def bounds(model: ModelSettings) -> Bounds | None:
     """What the model's construction says about gradients, if anything."""
     bounded = model.name == "linear" and model.radius is not None
     return linear_bounds(model.radius) if bounded and model.radius else None
 
 
-def build(model: Model, facts: Facts, seed: int) -> nn.Module:
+def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
     """Build a model, initialised from a public seed."""
     check(model, facts)
     if model.name in ("linear", "mlp", "cnn", "resnet18", "scatter") and model.trained != "all":
@@ -108,7 +108,7 @@ def build(model: Model, facts: Facts, seed: int) -> nn.Module:
         return pretrained.build(model, facts)
 
 
-def has_features(config: Model, augment: bool) -> bool:
+def has_features(config: ModelSettings, augment: bool) -> bool:
     """Whether only a head is trained, on features that are computed once.
 
     Not if images are changed at every step: the features then change too.
@@ -116,19 +116,19 @@ def has_features(config: Model, augment: bool) -> bool:
     return (config.trained == "head" or config.name == "scatter") and not augment
 
 
-def is_linear(config: Model) -> bool:
-    """Whether what is trained is one linear layer on its inputs, unchanged."""
-    return has_features(config, False) or (config.name == "linear" and config.radius is None)
+def is_linear(config: ModelSettings, augment: bool) -> bool:
+    """Whether what is trained is one linear layer with a bias on its inputs, unchanged."""
+    return has_features(config, augment) or (config.name == "linear" and config.radius is None)
 
 
-def learner(model: nn.Module, config: Model, augment: bool) -> nn.Module:
+def learner(model: nn.Module, config: ModelSettings, augment: bool) -> nn.Module:
     """The part of a model that is trained on its `inputs`."""
     whole: Any = model
     part: nn.Module = whole.head if has_features(config, augment) else model
     return part
 
 
-def inputs(model: nn.Module, config: Model, examples: Examples, *, augment: bool) -> Examples:
+def inputs(model: nn.Module, config: ModelSettings, examples: Examples, *, augment: bool) -> Examples:
     """What is trained on: texts become tokens, and what a frozen part makes of them features."""
     from dpdt.models import pretrained
 
@@ -150,7 +150,7 @@ def features(model: Any, part: Any, rows: int = 250) -> tuple[Tensor, Tensor]:
     """
     import torch
 
-    from dpdt.methods.loader import count, take
+    from dpdt.data.access import count, take
 
     model.eval()
     with torch.no_grad():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpdt import data
-from dpdt.config import Model
+from dpdt.models.settings import ModelSettings
 from dpdt.data import Facts
 from dpdt.errors import InputError
 from dpdt.models.describe import GPT2, VIT_LAYERS
@@ -85,7 +85,7 @@ def _folder(name: str, key: str) -> Path:
     )
 
 
-def build(model: Model, facts: Facts) -> Classifier:
+def build(model: ModelSettings, facts: Facts) -> Classifier:
     """Build a transformer classifier as configured."""
     transformers = _transformers()
     if model.name == "vit-small":
@@ -104,7 +104,7 @@ def build(model: Model, facts: Facts) -> Classifier:
     return Classifier(backbone, width, facts.classes, pooling, bias)
 
 
-def _vit(transformers: Any, model: Model, facts: Facts) -> Any:
+def _vit(transformers: Any, model: ModelSettings, facts: Facts) -> Any:
     if len(facts.shape) != 3 or facts.shape[1] != facts.shape[2]:
         raise InputError(f"model.name: vit-small needs square images, found shape {facts.shape}")
     if facts.shape[1] % model.patch:
@@ -138,7 +138,7 @@ def _without_dropout(config: Any) -> dict[str, float]:
     }
 
 
-def _load(transformers: Any, model: Model) -> Any:
+def _load(transformers: Any, model: ModelSettings) -> Any:
     """A backbone from a local folder, or a random one of the same architecture."""
     if not model.pretrained and model.name in GPT2:
         layers, width = GPT2[model.name]
@@ -165,7 +165,7 @@ def _load(transformers: Any, model: Model) -> Any:
         raise InputError(f"{folder}: cannot be loaded ({_first_line(error)})") from None
 
 
-def _with_lora(backbone: Any, model: Model) -> nn.Module:
+def _with_lora(backbone: Any, model: ModelSettings) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
     with warnings.catch_warnings():
@@ -179,7 +179,7 @@ def _with_lora(backbone: Any, model: Model) -> nn.Module:
     return adapted
 
 
-def encode(model: Model, texts: list[str]) -> dict[str, Tensor]:
+def encode(model: ModelSettings, texts: list[str]) -> dict[str, Tensor]:
     """Texts as tokens of the model's own tokenizer, cut and padded to `model.length`."""
     transformers = _transformers()
     name = model.tokenizer or model.name

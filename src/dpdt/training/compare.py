@@ -16,7 +16,7 @@ from dpdt.config import Config
 from dpdt.data import Examples
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.training.folder import LEDGER, RunFolder, is_run
+from dpdt.runs.folder import LEDGER, RunFolder, is_run
 from dpdt.training.run import load, run
 
 RESULT = "result.json"

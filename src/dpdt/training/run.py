@@ -18,17 +18,17 @@ from dpdt.accounting.composition import Composition
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.state import fingerprint as fingerprint_of
-from dpdt.audit.canaries import CANARIES, Planted, marked, marked_loss
+from dpdt.methods.canaries import CANARIES, Planted, marked, marked_loss
 from dpdt.config import Config, Method
 from dpdt.errors import InputError
-from dpdt.methods.dpdt import state_size
-from dpdt.methods.loader import fingerprint
-from dpdt.methods.loop import fit, prepare
-from dpdt.methods.loss import accuracy, default_loss
-from dpdt.methods.memory import gigabytes
-from dpdt.methods.pate import PateEngine
+from dpdt.methods.dpdt.engine import state_size
+from dpdt.training.loader import fingerprint
+from dpdt.training.loop import fit, prepare
+from dpdt.models.loss import accuracy, default_loss
+from dpdt.methods.ram import gigabytes
+from dpdt.methods.pate.engine import PateEngine
 from dpdt.methods.plan import auxiliaries_of
-from dpdt.training.folder import RunFolder
+from dpdt.runs.folder import RunFolder
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
 

@@ -1,31 +1,68 @@
-"""How far a change of θ reaches into a model's outputs, for the learning rate that fits the noise.
+"""The rule for the learning rate, whole: what `lr = "auto"` stands for.
 
-Guarantees: computed from the initial model and from public inputs, or numbers that stand in for
-them; of private examples only the shape is looked at.
+The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later steps. So T
+steps move θ by σ√T/(2ρ²η), and an output by that times its *reach*: the norm of the output's gradient.
+With ρη fixed, one η lets noise of a given deviation through to the outputs. That is the one to take: it
+uses all the signal there is, and drowns none. docs/results.md shows how well it does.
+
+Guarantees: the rule looks at the initial model, and at public inputs or numbers that stand in for them.
+Of private examples it sees only the shape.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-
-from dpdt.algorithm.batch import Data, tree_map
 from dpdt.errors import InputError
-from dpdt.methods.loader import count, take
 
-INPUTS = 32  # that are looked at
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from dpdt.algorithm.batch import Data
+
+UNIT = math.sqrt(2.0)  # the reach of a linear model with a bias, on inputs of norm 1
+FORGOTTEN = 0.1  # of the multiplier at every step, ρη; one minus it is a momentum
+FASTEST = 32.0  # with hardly any noise η is limited as for gradient descent
+AVERAGED = 0.04  # the share of a run that averages go over
+# A linear model's outputs may take noise of deviation 1 over the whole run. A network's reach grows
+# ten times and more as it learns, so less may pass at the start. But a short run must still get
+# somewhere: η·reach·T is at least PATH, unless η·reach would exceed NETWORK_FASTEST.
+NETWORK_NOISE, PATH, NETWORK_FASTEST = 0.375, 200.0, 5.0
+INPUTS = 32  # on which the reach is measured
 
 
-def reach(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
+def fitting(noise: float, steps: int, reach: float, *, linear: bool) -> float:
+    """The learning rate that fits the noise of every step."""
+    spread = noise * math.sqrt(steps)
+    allowed = 2 * FORGOTTEN**2 / spread if spread else math.inf  # η · reach
+    if linear:
+        return min(FASTEST / reach**2, allowed / reach)
+    return min(NETWORK_FASTEST, max(NETWORK_NOISE * allowed, PATH / steps)) / reach
+
+
+def penalty(lr: float) -> float:
+    """The penalty that goes with a learning rate: ρη is fixed."""
+    return FORGOTTEN / lr
+
+
+def averaging(steps: int) -> float:
+    """The weight of the past, for an average over the last few percent of a run."""
+    return 1.0 - 1.0 / max(1.0, AVERAGED * steps)
+
+
+def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
     """‖∂output/∂θ‖, as a root mean square over inputs and outputs.
 
     Noise of deviation s in every entry of θ has about deviation s·reach in an output. One random
     sign for each output makes one backward pass an input enough. `by_name`: inputs are keywords of
     the model, as in training on a mapping.
     """
+    import torch
+
+    from dpdt.algorithm.batch import tree_map
+    from dpdt.data.access import count, take
+
     generator = torch.Generator().manual_seed(0)
     trained = [p for p in model.parameters() if p.requires_grad]
     like = trained[0]
@@ -68,11 +105,15 @@ def _outputs(model: nn.Module, one: Any, by_name: bool) -> Tensor:
 
 def typical(public: Any, data: Any) -> Data:
     """Some public inputs, or, if there are none, random numbers from −1 to 1 of their shape."""
+    import torch
+
+    from dpdt.data.access import count, take
+
     if public is not None and count(public):
         return take(public, torch.arange(min(INPUTS, count(public))))
     one = take(data, torch.arange(1))
     x = one[0] if isinstance(one, tuple | list) else None
-    if not isinstance(x, Tensor) or not x.is_floating_point():
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         raise InputError(
             "method.lr: 'auto' needs public inputs here, since the inputs are not plain numbers; "
             "give data.public (public=… in Python), or numbers for lr and penalty"

@@ -15,7 +15,7 @@ from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
 from dpdt.algorithm.places import as_bytes, same_bits
 from dpdt.algorithm.randomness import kept, seeded
 from dpdt.errors import InputError
-from dpdt.methods.augment import Augment
+from dpdt.training.augment import Augment
 from dpdt.partition import Sampler
 
 READ = 256  # examples of a Dataset that are read at once

@@ -60,3 +60,8 @@ def table_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda v: (
         check(v) or (isinstance(v, Mapping) and len(v) > 0 and all(check(x) for x in v.values()))
     )
+
+
+def named(name: str) -> Any:
+    """A method's own name, which is how the section [method] chooses it."""
+    return key(name, repr(name), lambda v: v == name)

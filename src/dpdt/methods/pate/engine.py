@@ -7,7 +7,7 @@ student sees public examples and answers alone, so its training costs nothing mo
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from dpdt.accounting import pate as votes
 from dpdt.algorithm.batch import Batch, Data, tree_map
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.randomness import kept, seeded
 from dpdt.algorithm.state import Tainted
-from dpdt.config import Pate, Settings
+from dpdt.data.access import count, take
 from dpdt.ledger import Setting
 from dpdt.mechanism import full_precision, perturbed
-from dpdt.methods.loader import count, take
-from dpdt.methods.plain import optimizer
-from dpdt.methods.plan import Plan
-from dpdt.noise import Randomness
+from dpdt.methods.method import Job
+from dpdt.methods.optimizers import optimizer
+
+if TYPE_CHECKING:
+    from dpdt.methods.pate import Pate
 
 
 class PateEngine:
@@ -35,20 +35,18 @@ class PateEngine:
     and what is random in its training depends on the public seed and on its own number alone.
     """
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, using: Settings, method: Pate, plan: Plan,
-        public: Data, *, noise: Randomness,
-    ):  # fmt: skip
-        self.model, self.loss, self.method, self.plan = model, loss, method, plan
+    def __init__(self, method: Pate, job: Job):
+        model, plan = job.model, job.plan
+        self.model, self.loss, self.method, self.plan = model, job.loss, method, plan
         # a copy: a model may write to what it is given
-        self.public = tree_map(torch.clone, public)
-        self.noise, self.train = noise, using.train
+        self.public = tree_map(torch.clone, job.public)
+        self.noise, self.train = job.noise, plan.training.train
         self.steps = 0
         self.start = copy.deepcopy(model)
         with torch.no_grad():
             classes = model(tree_map(torch.clone, take(self.public, torch.arange(1)))).shape[-1]
         self.queries = plan.steps - method.teachers
-        self.limit = sum(n for s, n in plan.settings if s.clip[1])  # answers that are paid for
+        self.limit = sum(n for s, n in plan.runs if s.clip[1])  # answers that are paid for
         self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
         self.answers: dict[int, int] = {}
         self.first: tuple[Data, int, Tensor] | None = None  # a teacher that is trained again
@@ -167,13 +165,3 @@ class PateEngine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.answers = state["steps"], dict(state["answers"])
         self.counts.copy_(state["counts"])
-
-
-def engine(
-    model: nn.Module, loss: Loss, using: Settings, decided: Plan, *, noise: Randomness,
-    public: Any, **_: Any,
-) -> PateEngine:  # fmt: skip
-    """PATE as one of the methods; refused without public examples."""
-    method = using.method
-    assert isinstance(method, Pate)
-    return PateEngine(model, loss, using, method, decided, public, noise=noise)

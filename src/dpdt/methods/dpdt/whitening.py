@@ -15,6 +15,7 @@ contribution is clipped in the new coordinates, and noise is added there, so not
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,14 +83,7 @@ class Whitening:
             outer.bias.copy_(inner.bias - weight @ self.mean)
 
 
-def can_whiten(model: nn.Module, data: Any, public: Any) -> bool:
-    """Whether there is something to whiten, and by: a linear model on numbers, public inputs."""
-    pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor)
-    linear = _trained_layer(model) is not None and pair
-    return linear and isinstance(public, Tensor) and len(public) > 1
-
-
-def _trained_layer(model: nn.Module) -> nn.Linear | None:
+def trained_layer(model: nn.Module) -> nn.Linear | None:
     """The layer, if the model is a linear one with a bias, all of which is trained."""
     layer = Head.layer_of(model)
     trained = layer is not None and all(p.requires_grad for p in layer.parameters())
@@ -100,7 +94,7 @@ class Whitened:
     """A linear model in new coordinates, and the one that it stands for."""
 
     def __init__(self, model: nn.Module, public: Any):
-        outer = _trained_layer(model)
+        outer = trained_layer(model)
         if outer is None or not isinstance(public, Tensor):
             raise InputError(
                 "method.preconditioner: 'public' is for linear models with a bias, all of it "
@@ -131,3 +125,10 @@ class Whitened:
     def fold(self) -> None:
         """Bring the outer model up to date."""
         self.whitening.fold_(self.inner, self.outer)
+
+    def seen_from(self, model: nn.Module) -> nn.Linear:
+        """Another model of the outer one's kind, in the new coordinates."""
+        layer, inner = trained_layer(model), copy.deepcopy(self.inner)
+        assert layer is not None
+        self.whitening.unfold_(inner, layer)
+        return inner

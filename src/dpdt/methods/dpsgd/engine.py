@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.executor import Executor
-from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.publish import aggregate
-from dpdt.config import Dpsgd, Settings
 from dpdt.ledger import Setting
 from dpdt.mechanism import Blocks, full_precision
-from dpdt.methods.loss import default_loss
-from dpdt.methods.plain import optimizer, restore, saved
-from dpdt.methods.plan import Plan
-from dpdt.noise import Randomness
+from dpdt.methods.method import Job
+from dpdt.methods.optimizers import optimizer, restore, saved
+from dpdt.models.loss import default_loss
+
+if TYPE_CHECKING:
+    from dpdt.methods.dpsgd import Dpsgd
 
 
 class DpsgdEngine:
@@ -32,16 +32,17 @@ class DpsgdEngine:
     that all methods share (mechanism.py).
     """
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, method: Dpsgd, *, expected: int, noise: Randomness,
-        seed: int,
-    ):  # fmt: skip
-        self.model, self.method, self.expected, self.noise = model, method, expected, noise
-        self.steps = 0
-        self.layout = Layout(model, "model")
-        head = loss is default_loss and method.clipping == "flat"
+    def __init__(self, method: Dpsgd, job: Job):
+        self.model, self.method, self.noise = job.model, method, job.noise
+        self.expected, self.steps = job.plan.header.auxiliaries, 0
+        self.layout = Layout(job.model, "model")
         self.executor = Executor(
-            model, loss, self.layout, auxiliaries=expected, seed=seed, head=head
+            job.model,
+            job.loss,
+            self.layout,
+            auxiliaries=self.expected,
+            seed=job.seed,
+            head=job.loss is default_loss and method.clipping == "flat",
         )
         self.optimizer = optimizer(method, list(self.layout.tensors))
 
@@ -100,18 +101,3 @@ def _whole_or_nothing(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[T
     """The gradient as it is; if any of it is not finite, none of it counts."""
     broken = ~torch.isfinite(gradient).all(1, keepdim=True)
     return gradient.masked_fill_(broken, torch.inf), Tally()
-
-
-def engine(
-    model: nn.Module, loss: Loss, using: Settings, decided: Plan, *, noise: Randomness, **_: Any
-) -> DpsgdEngine:
-    """DP-SGD as one of the methods."""
-    assert isinstance(using.method, Dpsgd)
-    return DpsgdEngine(
-        model,
-        loss,
-        using.method,
-        expected=decided.header.auxiliaries,
-        noise=noise,
-        seed=using.train.seed,
-    )

@@ -13,27 +13,28 @@ residual is small and so clipped tightly.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch, Data
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.executor import Executor
-from dpdt.algorithm.gradients import Loss, vectorised
+from dpdt.algorithm.gradients import vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.randomness import kept, seeded
-from dpdt.config import Gep, Settings
+from dpdt.data.access import count, take
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
 from dpdt.mechanism import Blocks, full_precision, perturbed
-from dpdt.methods.loader import count, take
-from dpdt.methods.plain import optimizer, restore, saved
-from dpdt.methods.plan import Plan
-from dpdt.noise import Randomness
+from dpdt.methods.method import Job
+from dpdt.methods.optimizers import optimizer, restore, saved
+
+if TYPE_CHECKING:
+    from dpdt.methods.gep import Gep
 
 
 class GepEngine:
@@ -44,16 +45,16 @@ class GepEngine:
     What bounds, sums and adds noise is the core that all methods share (mechanism.py).
     """
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, method: Gep, plan: Plan, public: Data, classes: int,
-        *, noise: Randomness, seed: int,
-    ):  # fmt: skip
-        self.model, self.loss, self.method, self.plan = model, loss, method, plan
-        self.noise, self.seed, self.steps = noise, seed, 0
+    def __init__(self, method: Gep, job: Job):
+        model, public = job.model, job.public
+        self.model, self.loss, self.method, self.plan = model, job.loss, method, job.plan
+        self.noise, self.seed, self.steps = job.noise, job.seed, 0
         self.layout = Layout(model, "model")
-        expected = plan.header.auxiliaries
-        self.executor = Executor(model, loss, self.layout, auxiliaries=expected, seed=seed)
-        drawn = np.random.default_rng((seed, 4)).integers(classes, size=count(public))
+        expected = job.plan.header.auxiliaries
+        self.executor = Executor(model, job.loss, self.layout, auxiliaries=expected, seed=job.seed)
+        with torch.no_grad():
+            classes = model(take(public, torch.arange(1))).shape[-1]
+        drawn = np.random.default_rng((job.seed, 4)).integers(classes, size=count(public))
         self.anchors = (public, torch.from_numpy(drawn))  # labels at random: none are public
         self.groups = _groups(self.layout, method.groups)
         most = sum(min(count(public), g.stop - g.start) for g in self.groups)
@@ -63,6 +64,14 @@ class GepEngine:
                 f"{method.directions}"
             )
         self.optimizer = optimizer(method, list(self.layout.tensors))
+        try:
+            self._gradients(take(self.anchors, torch.arange(1)))
+        except RuntimeError as error:
+            raise InputError(
+                "method.name: gep writes out every example's gradient by torch.func, which this "
+                f"model does not allow ({str(error).splitlines()[0][:80]} …); use another method "
+                "or model"
+            ) from error
 
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         layout = self.layout
@@ -164,30 +173,3 @@ def _groups(layout: Layout, number: int) -> list[slice]:
     for i in range(1, number):
         cuts.append(int(ends[np.abs(ends - total * i / number).argmin()]))
     return [slice(a, b) for a, b in pairwise([*sorted(set(cuts)), total]) if b > a]
-
-
-def engine(
-    model: nn.Module, loss: Loss, using: Settings, decided: Plan, *, noise: Randomness,
-    public: Any, **_: Any,
-) -> GepEngine:  # fmt: skip
-    """GEP as one of the methods; refused without public examples."""
-    method = using.method
-    assert isinstance(method, Gep)
-    if public is None:
-        raise InputError(
-            "data.public: gep needs public examples to find its directions; give their number, "
-            "or public=… in Python"
-        )
-    with torch.no_grad():
-        classes = model(take(public, torch.arange(1))).shape[-1]
-    made = GepEngine(
-        model, loss, method, decided, public, classes, noise=noise, seed=using.train.seed
-    )
-    try:
-        made._gradients(take(made.anchors, torch.arange(1)))
-    except RuntimeError as error:
-        raise InputError(
-            "method.name: gep writes out every example's gradient by torch.func, which this model "
-            f"does not allow ({str(error).splitlines()[0][:80]} …); use another method or model"
-        ) from error
-    return made

@@ -19,17 +19,18 @@ from torch import Tensor, nn
 
 from dpdt.accounting import Privacy, account
 from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.engine import Engine as Decoupled
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.state import Tainted
 from dpdt.errors import InputError
+from dpdt.fields import AUTO
 from dpdt.ledger import LedgerWriter, Run, Setting
-from dpdt.methods import Engine, earlier
-from dpdt.methods.loader import Loader
+from dpdt.methods.dpdt.whitening import Whitened
+from dpdt.methods.method import Engine
 from dpdt.methods.plan import Plan
-from dpdt.methods.whitening import Whitened
 from dpdt.noise import Randomness
+from dpdt.training import earlier
+from dpdt.training.loader import Loader
 
 
 class Step:
@@ -43,20 +44,16 @@ class Step:
         *,
         model: nn.Module,
         learner: nn.Module,
-        delta: float,
-        allow_large_delta: bool = False,
         noise: Randomness,
         coins: Randomness,
         identity: Callable[[], dict[str, str]],
         seen: str,
         whitened: Whitened | None = None,
-        measured: bool = False,
     ):
-        self.engine, self.loader, self.plan, self.delta = engine, loader, plan, delta
-        self.allow_large_delta = allow_large_delta
+        self.engine, self.loader, self.plan = engine, loader, plan
+        self.delta = plan.training.privacy.delta
         self.noise, self.coins = noise, coins
         self.whitened = whitened  # the model that is trained, if it is not the user's own
-        self.measured = measured  # the learning rate was, on the model as it is at the start
         self.writer = LedgerWriter(plan.header)
         self.run = secrets.token_hex(16)  # which run this is; says nothing about it
         self._identity, self.seen = identity, seen
@@ -118,7 +115,7 @@ class Step:
         return account(
             self.writer.ledger,
             self.delta if delta is None else delta,
-            allow_large_delta=self.allow_large_delta,
+            allow_large_delta=self.plan.training.privacy.allow_large_delta,
         )
 
     def export(self, what: str) -> None:
@@ -185,10 +182,10 @@ class Step:
             self.writer.adopt(runs)
         elif state["run"] != self.run or not _begins_with(ledger.runs, runs):
             raise InputError("the state belongs to another run than the one that was begun here")
-        elif self.plan.header.method == "pate":
+        elif not self.plan.training.method.goes_back:
             raise InputError(
-                "pate cannot go back: what was asked again would be answered again, and the bill "
-                "for answers is made beforehand; prepare another run"
+                f"{self.plan.header.method} cannot go back: what was asked again would be answered "
+                "again, and the bill for answers is made beforehand; prepare another run"
             )
         for what in state["exports"]:
             self.writer.export(what)
@@ -228,10 +225,8 @@ class Step:
     def _load(self, state: dict[str, Any]) -> None:
         self.engine.load_state_dict(state["engine"])
         runs = _runs(state)
-        if self.measured and runs and isinstance(self.engine, Decoupled):
+        if runs and self.plan.training.method.lr == AUTO:  # measured when the run began
             self.plan = self.plan.at_rate(runs[-1].setting.lr)
-            assert self.plan.recipe is not None
-            self.engine.recipe = self.plan.recipe
         self.loader.move(self.engine.steps)
         self._settle()
 

@@ -1,0 +1,23 @@
+"""A run's configuration: a TOML file or preset, checked before any work starts.
+
+The same checks serve files, overrides and the keyword arguments of the Python interface.
+"""
+
+from __future__ import annotations
+
+from dpdt.config.loading import load, presets
+from dpdt.config.options import Options, training
+from dpdt.config.planning import plan_of, problem_of
+from dpdt.config.sections import AuditSettings, Config, DataSettings
+
+__all__ = [
+    "AuditSettings",
+    "Config",
+    "DataSettings",
+    "Options",
+    "load",
+    "plan_of",
+    "presets",
+    "problem_of",
+    "training",
+]

@@ -1,0 +1,114 @@
+"""Configurations from TOML files and presets, with overrides."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from dpdt.config.sections import SECTIONS, Config
+from dpdt.config.tables import DEFAULT, check_method, section, spread, suggest
+from dpdt.errors import ArgumentError, InputError
+
+
+def load(
+    source: str,
+    overrides: tuple[str, ...] = (),
+    method: str | None = None,
+    target: float | None = None,
+) -> Config:
+    """A configuration from a preset's name or a TOML file, with `a.b=c` overrides.
+
+    Args:
+        source: a preset's name, or the path of a file.
+        overrides: changes such as "privacy.epsilon=3".
+        method: another method than the file's own. It takes the values of the file's table
+            `peers.<method>`, and its defaults otherwise.
+        target: the ε of a configuration that gives neither noise nor a target of its own.
+    """
+    tables = _read(source)
+    peers = _peers(source, tables)
+    changes = [_override(text) for text in overrides]
+    for name, found in [*tables.items(), *((path[0], {}) for path, _ in changes)]:
+        if name not in SECTIONS:
+            raise InputError(f"{name}: no such section{suggest(name, SECTIONS)}")
+        if not isinstance(found, Mapping):
+            raise InputError(f"{name}: must be a table, [{name}], found {found!r}")
+    own = tables.setdefault("method", {}).setdefault("name", DEFAULT)
+    named = next((value for path, value in changes if path == ["method", "name"]), own)
+    asked = method or named
+    for name in (own, asked, *peers):
+        check_method(name)
+    if own in peers:
+        raise InputError(
+            f"peers.{own}: {source} trains by {own} itself, so these values belong in [method]"
+        )
+    if asked != own:
+        tables["method"] = {"name": asked}
+        homes = {name: tables.setdefault(name, {}) for name in ("method", "train", "privacy")}
+        spread(peers.get(asked, {}), homes, f"peers.{asked}.")
+    for path, value in changes:
+        _change(tables, path, value)
+    if target is not None and "noise" not in tables["method"]:
+        tables.setdefault("privacy", {}).setdefault("epsilon", target)
+    return Config(**{name: section(name, tables.get(name, {})) for name in SECTIONS})
+
+
+def _peers(source: str, tables: dict[str, Any]) -> Mapping[str, Any]:
+    """The values that a file has for other methods, for comparisons."""
+    peers = tables.pop("peers", {})
+    if not isinstance(peers, Mapping) or not all(isinstance(p, Mapping) for p in peers.values()):
+        raise InputError(f"{source}: peers must hold tables, one for each method")
+    return peers
+
+
+def _override(text: str) -> tuple[list[str], Any]:
+    path, separator, value = text.partition("=")
+    parts = path.strip().split(".")
+    if not separator or len(parts) < 2:
+        raise ArgumentError("set", f"must look like section.key=value, found {text!r}")
+    return parts, _value(value.strip())
+
+
+def _change(tables: dict[str, Any], path: list[str], value: Any) -> None:
+    table = tables
+    for part in path[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise InputError(f"{'.'.join(path)}: {part} is not a table")
+    table[path[-1]] = value
+
+
+def presets() -> list[str]:
+    """The names of the presets that come with the package."""
+    folder = resources.files("dpdt") / "presets"
+    return sorted(p.name[:-5] for p in folder.iterdir() if p.name.endswith(".toml"))
+
+
+def _read(source: str) -> dict[str, Any]:
+    if source in presets():
+        text = (resources.files("dpdt") / "presets" / f"{source}.toml").read_text("utf-8")
+    else:
+        path = Path(source)
+        if not path.is_file():
+            raise InputError(
+                f"{source}: neither a preset ({', '.join(presets())}) nor a file"
+                + suggest(source, presets())
+            )
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{source}: cannot be read ({error})") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: not valid TOML ({error})") from None
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text

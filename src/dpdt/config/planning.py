@@ -1,0 +1,36 @@
+"""From a configuration to the plan of its run, without loading anything."""
+
+from __future__ import annotations
+
+from dpdt import data, models
+from dpdt.config.sections import Config
+from dpdt.errors import InputError
+from dpdt.methods.plan import Plan, decide
+from dpdt.methods.problem import Problem
+
+
+def problem_of(config: Config) -> Problem:
+    """What the plan needs to know of the model and the data that a configuration names."""
+    facts = data.facts(config.data.name, config.data.limit)
+    return Problem(
+        examples=facts.examples,
+        parameters=tuple(models.parameters(config.model, facts)),
+        bounds=models.bounds(config.model) if facts.in_memory else None,
+        public=config.data.public,
+        linear=models.is_linear(config.model, config.train.augment),
+    )
+
+
+def plan_of(config: Config) -> Plan:
+    """What a configuration's run will do.
+
+    With `lr = "auto"` the learning rate is measured on the model when it is there (rate.py). Until
+    then the plan has that of a linear model on inputs of norm 1. No guarantee depends on it.
+    """
+    if config.audit.canaries and config.audit.canary == "gradient":
+        if not config.method.takes_pulls:
+            raise InputError(
+                f"audit.canary: 'gradient' pulls on clipped gradients, and {config.method.name} "
+                "has none; use mislabelled or noise"
+            )
+    return decide(config.training, problem_of(config))

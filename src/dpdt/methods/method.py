@@ -1,0 +1,147 @@
+"""What a method is: its settings, what they rule out, its plan, and its engine.
+
+A method is a frozen dataclass. Its fields are the keys of the section [method]. Its functions answer
+everything that the rest of the library asks of a method, so nothing else asks which method it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from dpdt.errors import InputError
+from dpdt.methods.settings import PrivacySettings, TrainSettings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dpdt.algorithm.batch import Batch
+    from dpdt.algorithm.engine import StepResult
+    from dpdt.algorithm.gradients import Loss
+    from dpdt.ledger import Setting
+    from dpdt.methods.plan import Plan
+    from dpdt.methods.problem import Problem
+    from dpdt.noise import Randomness
+
+
+class Engine(Protocol):
+    """Takes the steps of a method."""
+
+    steps: int
+
+    def step(self, batch: Batch, setting: Setting) -> StepResult:
+        """Take one step on a mini-batch, with the setting that was recorded; changes the model."""
+        ...
+
+    def check(self) -> None:
+        """Refuse a model in which anything that is not trained has changed."""
+        ...
+
+    def finish(self) -> None:
+        """Leave in the model what is to be released; no step may follow."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the run needs to continue, but for its noise. As secret as the data."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What an engine is made from, besides the method's own settings."""
+
+    model: nn.Module  # what is trained
+    loss: Loss
+    plan: Plan
+    noise: Randomness
+    public: Any = None  # public inputs
+    diagnose: bool = False  # compute the quantities of the convergence theory
+
+    @property
+    def seed(self) -> int:
+        """The public seed of whatever is random inside the model."""
+        return self.plan.training.train.seed
+
+
+class Method:
+    """The base of all methods; what it says here is said of DP-SGD, GEP and PATE alike."""
+
+    name: str
+    lr: Any
+    noise: Any = None
+    granularity: str = "model"  # what is one block
+
+    private: ClassVar[bool] = True  # has noise, and so a guarantee
+    needs_public: ClassVar[bool] = False  # cannot run without public examples
+    takes_pulls: ClassVar[bool] = True  # gradient canaries can be planted in it
+    goes_back: ClassVar[bool] = True  # an earlier state may be loaded into a run that went on
+
+    def check(self, train: TrainSettings, privacy: PrivacySettings) -> None:
+        """Refuse settings that cannot be trained or accounted together."""
+        refuse(
+            (
+                privacy.unit != "example",
+                f"privacy.unit: {self.name} protects single examples here, found {privacy.unit!r}",
+            ),
+            (
+                privacy.relation not in (None, "add-remove"),
+                f"privacy.relation: {self.name} is accounted under add-remove, "
+                f"found {privacy.relation!r}",
+            ),
+            (
+                privacy.accountant != "composition",
+                f"privacy.accountant: {privacy.accountant!r} is about dpdt; use composition",
+            ),
+        )
+
+    def relation(self, privacy: PrivacySettings) -> str:
+        """Which data sets are neighbours: as asked, else as the method's sampling allows."""
+        return privacy.relation or "add-remove"
+
+    def settled(self, problem: Problem, train: TrainSettings) -> Method:
+        """The method with every choice made that waits for the problem."""
+        return self
+
+    def state_size(self, problem: Problem, train: TrainSettings) -> int:
+        """Bytes of what outlives a step and grows with the number of auxiliaries."""
+        return 0
+
+    def plan(self, problem: Problem, training: Training) -> Plan:
+        """What every step does to privacy, before the noise is calibrated."""
+        raise NotImplementedError
+
+    def engine(self, job: Job) -> Engine:
+        """What takes the steps of a plan."""
+        raise NotImplementedError
+
+    def findings(self, engine: Any, delta: float) -> dict[str, Any] | None:
+        """What its engine found out about the run besides the model. As secret as the data."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What training needs besides a model and data."""
+
+    method: Method
+    train: TrainSettings = TrainSettings()
+    privacy: PrivacySettings = PrivacySettings()
+
+    def __post_init__(self) -> None:
+        missing = self.method.noise is None and self.privacy.epsilon is None
+        refuse(
+            (
+                self.method.private and missing,
+                "method.noise: missing; give it, or a target privacy.epsilon to calibrate it for",
+            )
+        )
+        self.method.check(self.train, self.privacy)
+
+
+def refuse(*problems: tuple[bool, str]) -> None:
+    """Raise the first message whose condition is true."""
+    for wrong, message in problems:
+        if wrong:
+            raise InputError(message)

@@ -1,0 +1,46 @@
+"""The plan that DP-SGD and GEP share: Poisson sampling, and noise in units of the clip."""
+
+from __future__ import annotations
+
+from dpdt.ledger import Block, Header, Setting
+from dpdt.methods.method import Training
+from dpdt.methods.plan import Plan
+from dpdt.methods.problem import Problem
+
+
+def plan(
+    training: Training, problem: Problem, blocks: tuple[Block, ...], clips: tuple[float, ...]
+) -> Plan:
+    """The sum of clipped gradients, with the method's noise multiplier; 1 until it is calibrated."""
+    method, train = training.method, training.train
+    header = Header(
+        method=method.name,
+        examples=problem.examples,
+        auxiliaries=train.batch_size,
+        batches=train.batches(problem.examples),
+        memory="none",
+        sampling="poisson",
+        unit="example",
+        relation="add-remove",
+        blocks=blocks,
+        per_example=True,
+        rate=train.batch_size / problem.examples,
+        private=training.privacy.noise_seed is None,
+    )
+    multiplier = 1.0 if method.noise is None else method.noise
+    noise = tuple(multiplier * clip / train.batch_size for clip in clips)
+    setting = equal_step(clip=clips, noise=noise, lr=method.lr)
+    return Plan(
+        training=training,
+        problem=problem,
+        header=header,
+        epochs=train.epochs,
+        equal=((setting, train.epochs * header.batches),),
+    )
+
+
+def equal_step(*, clip: tuple[float, ...], noise: tuple[float, ...], lr: float) -> Setting:
+    """A step of a method without auxiliaries' learning rates and penalties."""
+    return Setting(
+        clip=clip, noise=noise, penalty=1.0, lr=lr, global_lr=1.0, step_size=lr, contraction=1.0
+    )

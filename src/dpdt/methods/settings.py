@@ -1,0 +1,42 @@
+"""What every method is told besides its own settings: the run's length, and the privacy it owes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpdt.fields import choice, flag, integer, key, positive
+
+ACCOUNTANTS = ("composition", "hidden-state-convex", "hidden-state-contraction")
+RELATIONS = ("replace-one", "add-remove")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """The section [train]."""
+
+    epochs: int = integer(20, 1)
+    batch_size: int = integer(256, 1)
+    augment: bool = flag(False)
+    seed: int = integer(0, 0)
+
+    def batches(self, examples: int) -> int:
+        """How many mini-batches an epoch has."""
+        return max(1, round(examples / self.batch_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """The section [privacy]."""
+
+    delta: float = key(
+        1e-5, "a number between 0 and 1", lambda v: isinstance(v, float) and 0.0 < v < 1.0
+    )
+    allow_large_delta: bool = flag(False)  # δ of 1/n and more, which guarantees next to nothing
+    epsilon: float | None = positive(None)  # the target; None: the noise is given
+    accountant: str = choice("composition", ACCOUNTANTS)  # whose ε must meet the target
+    unit: str = choice("example", ("example", "shard", "user"))
+    relation: str | None = key(
+        None, f"one of {', '.join(RELATIONS)}", lambda v: v in RELATIONS
+    )  # None: the one that the method's sampling allows
+    release: str = choice("all", ("all", "last"))  # "last": nothing but the last iterate leaves
+    noise_seed: int | None = integer(None, 0)  # for tests: the run is then not private

@@ -1,0 +1,30 @@
+"""What a configuration says of its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpdt.fields import choice, flag, integer, is_integer, key, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The section [model]. Keys that a model does not know are left as they are."""
+
+    name: str = key("linear", "the name of a model", lambda v: isinstance(v, str))
+    hidden: tuple[int, ...] = key(
+        (64,),
+        "a list of layer widths",
+        lambda v: isinstance(v, list | tuple) and all(is_integer(x) and x > 0 for x in v),
+    )
+    width: float = positive(1.0)
+    layers: int | None = integer(None, 1)  # transformers that are not pretrained
+    patch: int = integer(16, 1)  # vit-small
+    pool: int = integer(1, 1)  # scatter: windows of features that are averaged
+    radius: float | None = positive(None)  # linear: bound on the norm of inputs
+    trained: str = choice("all", ("all", "lora", "head"))
+    lora_rank: int = integer(16, 1)
+    lora_alpha: int = integer(32, 1)
+    pretrained: bool = flag(True)  # False: a random start, from the architecture alone
+    tokenizer: str | None = key(None, "a folder", lambda v: isinstance(v, str))
+    length: int = integer(128, 1)  # longest text, in tokens

@@ -1,0 +1,277 @@
+"""Training by any method: what a run is prepared from, and the loop around its step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpdt import config
+from dpdt.accounting import Privacy
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.gradients import Head, Loss
+from dpdt.data.access import count, fingerprint, take
+from dpdt.errors import InputError
+from dpdt.fields import AUTO, PUBLIC
+from dpdt.methods import rate
+from dpdt.methods.canaries import Pulls
+from dpdt.methods.dpdt.whitening import Whitened
+from dpdt.methods.method import Job, Training
+from dpdt.methods.plan import Plan, decide
+from dpdt.methods.problem import Problem
+from dpdt.models.loss import accuracy, default_loss
+from dpdt.noise import Randomness
+from dpdt.partition import owners
+from dpdt.training import earlier
+from dpdt.training.augment import Augment
+from dpdt.training.loader import Loader
+from dpdt.training.step import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A trained model, what it guarantees, and a record an epoch (private: it has the loss)."""
+
+    model: nn.Module
+    privacy: Privacy
+    history: list[dict[str, Any]]
+
+
+class Given(TypedDict, total=False):
+    """What `prepare` and `train` are given besides a model and data.
+
+    loss: (model, micro-batch) → mean loss. Default: cross-entropy, or the model's own loss.
+    users: who owns each example, for unit "user".
+    public: inputs without labels that need no protection; some methods use them.
+    absent: a mask of examples that never take part, for audits of adding and removing.
+    pulls: gradient canaries, for audits.
+    ledger: where to write the ledger; kept in memory if left out.
+    diagnose: compute the quantities of the convergence theory at every step.
+    using: settings that were made already; otherwise give them as keywords.
+    """
+
+    loss: Loss
+    users: Sequence[Any] | None
+    public: Any
+    absent: np.ndarray | None
+    pulls: Pulls | None
+    ledger: str | Path | None
+    diagnose: bool
+    using: Training | None
+
+
+class Arguments(Given, config.Options, total=False):
+    """The same, with every setting of docs/configuration.md."""
+
+
+def prepare(
+    model: nn.Module, data: Any, **options: Unpack[Arguments]
+) -> tuple[Step, Loader]:
+    """A step and its loader, for a training loop of one's own.
+
+        step, loader = dpdt.prepare(model, (x, y), epochs=20, batch_size=256, epsilon=8.0)
+        for batch in loader:
+            step(batch)
+        step.finish()
+        print(step.privacy())
+
+    Args:
+        model: any module; it is trained in place, in its current mode.
+        data: a tuple or mapping of tensors, or a torch Dataset.
+        **options: see `Given` and docs/configuration.md.
+    """
+    given = _given(options)
+    loss, public, users = given.get("loss", default_loss), given.get("public"), given.get("users")
+    training = given.get("using") or config.training(**options)  # type: ignore[misc]
+    if (training.privacy.unit == "user") != (users is not None):
+        raise InputError(
+            "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
+        )
+    plan = decide(training, Problem.of(model, data, public, loss))
+    seen = earlier.sample(data)
+    why_not = earlier.why_not(model, seen)
+    identity = partial(_identity, model, data, public, users, plan)
+    ready = _Ready.of(model, data, public, plan)
+    learner, data, plan = ready.learner, ready.data, ready.plan
+    if (pulls := given.get("pulls")) is not None:
+        bounds = plan.problem.bounds
+        learner, data, loss = pulls.plant(
+            learner,
+            data,
+            loss,
+            clip=max(plan.at(0).clip),
+            bound=None if bounds is None else bounds.gradient,
+        )
+    noise, coins = map(Randomness, _seeds(training.privacy.noise_seed))
+    job = Job(
+        model=learner,
+        loss=loss,
+        plan=plan,
+        noise=noise,
+        public=public,
+        diagnose=given.get("diagnose", False),
+    )
+    sampler = plan.sampler(source=coins, users=users, absent=given.get("absent"))
+    poisson = plan.header.sampling == "poisson"
+    train = plan.training.train
+    loader = Loader(
+        data,
+        sampler,
+        batches=plan.header.batches,
+        steps=plan.steps,
+        device=next(model.parameters()).device,
+        seed=train.seed,
+        augment=Augment(train.seed, count(data)) if train.augment else None,
+        alone=poisson and plan.header.per_example,
+        fixed=not poisson and users is None,  # how much a user holds may be what is replaced
+    )
+    step = Step(
+        plan.training.method.engine(job),
+        loader,
+        plan,
+        model=model,
+        learner=learner,
+        noise=noise,
+        coins=coins,
+        identity=identity,
+        seen=seen,
+        whitened=ready.whitened,
+    )
+    if why_not is not None:
+        step.writer.void(why_not)
+    earlier.remember(model, seen)
+    if (path := given.get("ledger")) is not None:
+        step.writer.open(path)
+    return step, loader
+
+
+def _given(options: Any) -> Given:
+    """Take what is no setting out of the options."""
+    found: Any = {name: options.pop(name) for name in Given.__annotations__ if name in options}
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ready:
+    """What is trained, on what, and the plan with its learning rate."""
+
+    learner: nn.Module
+    data: Any
+    plan: Plan
+    whitened: Whitened | None
+
+    @classmethod
+    def of(cls, model: nn.Module, data: Any, public: Any, plan: Plan) -> _Ready:
+        """In the coordinates that the plan asks for, with the learning rate that fits them."""
+        learner, inputs, whitened = model, public, None
+        if plan.header.preconditioner == PUBLIC:
+            whitened = Whitened(model, public)
+            learner, inputs, data = whitened.inner, whitened.inputs, whitened.data(data)
+        if plan.training.method.lr == AUTO:
+            by_name = isinstance(take(data, torch.arange(1)), Mapping)
+            found = rate.reach_of(learner, rate.typical(inputs, data), by_name=by_name)
+            plan = plan.tuned(found, linear=Head.layer_of(learner) is not None)
+        return cls(learner=learner, data=data, plan=plan, whitened=whitened)
+
+
+def _identity(
+    model: nn.Module, data: Any, public: Any, users: Sequence[Any] | None, plan: Plan
+) -> dict[str, str]:
+    """What a state must have in common with the run that takes it."""
+    parts = [fingerprint(part) for part in (data, public) if part is not None]
+    shapes = {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
+    return {
+        "settings": _digest([asdict(plan.training), asdict(plan.header)]),
+        "users": _digest(None if users is None else owners(users)[0].tolist()),
+        "model": _digest(shapes),
+        "training data or public inputs": _digest(parts),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _seeds(seed: int | None) -> tuple[int | None, int | None]:
+    """Separate streams for noise and sampling."""
+    return (None, None) if seed is None else (2 * seed, 2 * seed + 1)
+
+
+def train(
+    model: nn.Module,
+    data: Any,
+    *,
+    test: Any = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    on_step: Callable[[StepResult, Batch], None] | None = None,
+    **options: Unpack[Arguments],
+) -> Fitted:
+    """Train a model and say what the result guarantees.
+
+    `test` is held-out (x, y) whose accuracy is measured after each epoch; the other arguments are
+    those of `prepare`. Data and test should not overlap: accuracy on training data is private.
+    """
+    step, loader = prepare(model, data, **options)
+    if on_epoch is not None or on_step is not None:
+        step.export("what callbacks saw on the way")
+    return fit(model, step, loader, test=test, on_epoch=on_epoch, on_step=on_step)
+
+
+def fit(
+    model: nn.Module,
+    step: Step,
+    loader: Loader,
+    *,
+    test: Any = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    on_step: Callable[[StepResult, Batch], None] | None = None,
+) -> Fitted:
+    """Run a prepared step over its loader.
+
+    Where the run has said that only the last iterate leaves, accuracy is measured at the end alone.
+    """
+    history: list[dict[str, Any]] = []
+    losses: list[float] = []
+    nonfinite, hidden = 0, step.plan.header.release == "last"
+    model.train()
+    try:
+        for batch in loader:
+            result = step(batch)
+            losses.append(result.loss)
+            nonfinite += result.nonfinite
+            if (batch.step + 1) % loader.batches == 0:
+                last = batch.step + 1 == loader.steps
+                shown = test is not None and (last or not hidden)
+                if shown and not last:
+                    step.export("the accuracy after each epoch")
+                record: dict[str, Any] = {
+                    "epoch": batch.epoch + 1,
+                    "step": batch.step + 1,
+                    "loss": sum(losses) / len(losses),
+                    "nonfinite": nonfinite,
+                    "accuracy": accuracy(model, test) if shown else None,
+                }
+                if result.diagnostics is not None:
+                    record["diagnostics"] = vars(result.diagnostics)
+                history.append(record)
+                losses, nonfinite = [], 0
+                if on_epoch is not None:
+                    on_epoch(record)
+            if on_step is not None:  # last, since it may raise to stop
+                on_step(result, batch)
+    except KeyboardInterrupt:
+        step.pause()
+        raise
+    finally:
+        model.eval()
+    step.finish()
+    return Fitted(model=model, privacy=step.privacy(), history=history)
