@@ -26,8 +26,8 @@ from dpdt.algorithm.batch import tree_map
 from dpdt.audit.metrics import logit
 from dpdt.config import Config, Method
 from dpdt.data import facts
+from dpdt.data.access import count, take
 from dpdt.errors import InputError
-from dpdt.methods.loader import count, take
 from dpdt.methods.loss import answers
 from dpdt.methods.plan import relation_of
 from dpdt.noise import Randomness

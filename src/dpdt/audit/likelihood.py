@@ -27,8 +27,8 @@ from scipy.special import log_ndtr
 from dpdt.algorithm.batch import tree_map
 from dpdt.audit.metrics import logit
 from dpdt.config import Config
+from dpdt.data.access import count, take
 from dpdt.errors import InputError
-from dpdt.methods.loader import count, take
 
 LEAST = 4  # shadows
 

@@ -12,9 +12,9 @@ from dpdt import config as configuration
 from dpdt import data, models
 from dpdt.audit.canaries import CANARIES, Planted
 from dpdt.config import Config
+from dpdt.data.access import count
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.methods.loader import count
 from dpdt.training.folder import LEDGER, RunFolder, is_run
 
 

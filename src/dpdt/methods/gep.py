@@ -27,10 +27,10 @@ from dpdt.algorithm.gradients import Loss, vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.randomness import kept, seeded
 from dpdt.config import Gep, Settings
+from dpdt.data.access import count, take
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
 from dpdt.mechanism import Blocks, full_precision, perturbed
-from dpdt.methods.loader import count, take
 from dpdt.methods.plain import optimizer, restore, saved
 from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness

@@ -21,11 +21,12 @@ from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Head, Loss
 from dpdt.algorithm.layout import parameters_of
 from dpdt.config import Method, Settings, settings
+from dpdt.data.access import count, fingerprint, take
 from dpdt.errors import InputError
 from dpdt.keys import AUTO, PUBLIC
 from dpdt.methods import earlier, make
 from dpdt.methods.augment import Augment
-from dpdt.methods.loader import Loader, count, fingerprint, take
+from dpdt.methods.loader import Loader
 from dpdt.methods.loss import accuracy, default_loss
 from dpdt.methods.plan import plan, settled
 from dpdt.methods.reach import reach, typical

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Data
-from dpdt.methods.loader import count, take
+from dpdt.data.access import count, take
 
 
 def default_loss(model: Callable[..., Any], batch: Data) -> Tensor:

@@ -19,9 +19,9 @@ from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.randomness import kept, seeded
 from dpdt.algorithm.state import Tainted
 from dpdt.config import Pate, Settings
+from dpdt.data.access import count, take
 from dpdt.ledger import Setting
 from dpdt.mechanism import full_precision, perturbed
-from dpdt.methods.loader import count, take
 from dpdt.methods.plain import optimizer
 from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness

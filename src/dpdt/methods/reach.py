@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from dpdt.algorithm.batch import Data, tree_map
+from dpdt.data.access import count, take
 from dpdt.errors import InputError
-from dpdt.methods.loader import count, take
 
 INPUTS = 32  # that are looked at
 

@@ -150,7 +150,7 @@ def features(model: Any, part: Any, rows: int = 250) -> tuple[Tensor, Tensor]:
     """
     import torch
 
-    from dpdt.methods.loader import count, take
+    from dpdt.data.access import count, take
 
     model.eval()
     with torch.no_grad():

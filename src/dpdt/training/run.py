@@ -20,9 +20,9 @@ from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.state import fingerprint as fingerprint_of
 from dpdt.audit.canaries import CANARIES, Planted, marked, marked_loss
 from dpdt.config import Config, Method
+from dpdt.data.access import fingerprint
 from dpdt.errors import InputError
 from dpdt.methods.dpdt import state_size
-from dpdt.methods.loader import fingerprint
 from dpdt.methods.loop import fit, prepare
 from dpdt.methods.loss import accuracy, default_loss
 from dpdt.methods.memory import gigabytes
