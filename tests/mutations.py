@@ -1745,14 +1745,14 @@ STEPS = [
         (REPLAY,),
     ),
     Mutation(
-        "methods/loader.py",
+        "data/access.py",
         "a fingerprint looks at the first examples only",
         "for chosen in torch.split(torch.arange(count(data)), READ):",
         "for chosen in torch.split(torch.arange(count(data)), READ)[:1]:",
         (STEP,),
     ),
     Mutation(
-        "methods/loader.py",
+        "data/access.py",
         "a fingerprint does not look at what examples hold",
         ("digest.update(as_bytes(t).numpy().data)\n    return"),
         ("digest.update(b'')\n    return"),
@@ -1826,14 +1826,14 @@ STEPS = [
         (SAMPLED,),
     ),
     Mutation(
-        "methods/loader.py",
+        "data/access.py",
         "what a Dataset draws depends on who else is read",
         "            seeded(seed, step, i)\n",
         "            pass\n",
         (ISOLATION,),
     ),
     Mutation(
-        "methods/loader.py",
+        "data/access.py",
         "a Dataset sees several examples at once",
         ("            rows.append(data[i])\n    batch = default_collate(rows)"),
         (
@@ -1844,14 +1844,14 @@ STEPS = [
         (ISOLATION,),
     ),
     Mutation(
-        "methods/loader.py",
+        "data/access.py",
         "data that cannot be cut into examples are accepted",
         ("    refuse_others(data)\n    lengths"),
         "    lengths",
         (ISOLATION,),
     ),
     Mutation(
-        "methods/loader.py",
+        "data/access.py",
         "what a Dataset gives that cannot be cut into examples is accepted",
         "    refuse_others(batch)\n",
         "",

@@ -14,8 +14,8 @@ import torch
 
 from dpdt import data
 from dpdt.data import formats
+from dpdt.data.access import take
 from dpdt.errors import InputError
-from dpdt.training.loader import take
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from dpdt import config
+from dpdt.data.access import fingerprint
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
-from dpdt.training.loader import fingerprint
 from dpdt.training.loop import prepare
 from dpdt.training import run as running
 from dpdt.runs.folder import RunFolder

@@ -28,7 +28,7 @@ from dpdt.algorithm.batch import tree_map
 from dpdt.audit.metrics import logit
 from dpdt.config import Config
 from dpdt.errors import InputError
-from dpdt.training.loader import count, take
+from dpdt.data.access import count, take
 
 LEAST = 4  # shadows
 

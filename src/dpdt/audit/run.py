@@ -14,7 +14,7 @@ from dpdt.audit import likelihood
 from dpdt.audit.bounds import OneRun, one_run
 from dpdt.audit.metrics import Answers, Attack, attack_all, auc, check_enough, evaluate, logit, loss
 from dpdt.audit.target import Target
-from dpdt.training.loader import take
+from dpdt.data.access import take
 from dpdt.models.loss import answers
 from dpdt.runs.folder import AUDIT
 

@@ -14,7 +14,7 @@ from dpdt.methods.canaries import CANARIES, Planted
 from dpdt.config import Config
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.training.loader import count
+from dpdt.data.access import count
 from dpdt.runs.folder import LEDGER, RunFolder, is_run
 
 

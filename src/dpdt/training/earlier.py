@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from dpdt.algorithm.batch import leaves
 from dpdt.algorithm.places import as_bytes
-from dpdt.training.loader import count, take
+from dpdt.data.access import count, take
 
 LOOKED_AT = 64  # examples of a data set
 

@@ -2,89 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
-from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
-from dpdt.algorithm.places import as_bytes, same_bits
-from dpdt.algorithm.randomness import kept, seeded
+from dpdt.algorithm.batch import Batch, leaves, tree_map
+from dpdt.algorithm.places import same_bits
+from dpdt.data.access import read, take
 from dpdt.errors import InputError
 from dpdt.training.augment import Augment
 from dpdt.partition import Sampler
-
-READ = 256  # examples of a Dataset that are read at once
-
-
-def count(data: Any) -> int:
-    """The number of examples in tensors, a tuple or mapping of them, or a Dataset."""
-    if isinstance(data, Dataset):
-        return len(data)  # type: ignore[arg-type]
-    refuse_others(data)
-    lengths = [len(t) for t in leaves(data)]
-    if len(set(lengths)) > 1:
-        raise InputError(f"data: tensors of different lengths, {', '.join(map(str, lengths))}")
-    return lengths[0]
-
-
-def refuse_others(data: Any) -> None:
-    """Refuse what is no tensor: it could not be cut into examples, and all would see all of it."""
-    if isinstance(data, Mapping | tuple | list):
-        for value in data.values() if isinstance(data, Mapping) else data:
-            refuse_others(value)
-        if len(data):
-            return
-    if not isinstance(data, Tensor) or data.dim() == 0:
-        raise InputError(
-            "data: must be tensors with examples along the first dimension, a tuple or mapping of "
-            f"them, or a torch Dataset, found {type(data).__name__}"
-        )
-
-
-def take(data: Any, indices: Tensor) -> Data:
-    """The examples at `indices`, as one batch."""
-    if isinstance(data, Dataset):
-        return read(data, indices, 0, 0)
-    if len(indices) and int(indices[-1] - indices[0]) == len(indices) - 1 and _ascend(indices):
-        return tree_map(lambda t: t[int(indices[0]) : int(indices[-1]) + 1], data)  # a view
-    return tree_map(lambda t: t[indices], data)
-
-
-def read(data: Any, indices: Tensor, seed: int, step: int) -> Data:
-    """The examples of a Dataset, each read by itself.
-
-    Guarantees: what a Dataset draws at random for an example is a function of the public seed, the
-    step and the example's own number, and it is never shown several examples at once.
-    """
-    if not len(indices):
-        return None
-    rows = []
-    with kept():
-        for i in indices.tolist():
-            seeded(seed, step, i)
-            rows.append(data[i])
-    batch = default_collate(rows)
-    refuse_others(batch)
-    return batch
-
-
-def fingerprint(data: Any) -> str:
-    """A hash of all examples, of their types and shapes. A Dataset is read from end to end."""
-    digest = hashlib.sha256(str(count(data)).encode())
-    for chosen in torch.split(torch.arange(count(data)), READ):
-        for t in leaves(take(data, chosen)):
-            digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
-            digest.update(as_bytes(t).numpy().data)
-    return digest.hexdigest()
-
-
-def _ascend(indices: Tensor) -> bool:
-    return bool((indices[1:] > indices[:-1]).all())
 
 
 class Loader:

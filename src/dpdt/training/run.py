@@ -22,7 +22,7 @@ from dpdt.methods.canaries import CANARIES, Planted, marked, marked_loss
 from dpdt.config import Config, Method
 from dpdt.errors import InputError
 from dpdt.methods.dpdt.engine import state_size
-from dpdt.training.loader import fingerprint
+from dpdt.data.access import fingerprint
 from dpdt.training.loop import fit, prepare
 from dpdt.models.loss import accuracy, default_loss
 from dpdt.methods.ram import gigabytes
