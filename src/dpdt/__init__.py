@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors: at run time each is imported on first use
+    from dpdt.accounting import Privacy, account
+    from dpdt.algorithm.readiness import make_private_ready
+    from dpdt.errors import InputError
+    from dpdt.ledger import Ledger
+    from dpdt.training.loop import prepare, train
 
 __version__ = "0.1.0"
 
@@ -17,7 +24,15 @@ _HOMES = {
     "Ledger": "dpdt.ledger",
     "InputError": "dpdt.errors",
 }
-__all__ = sorted(_HOMES)
+__all__ = [
+    "InputError",
+    "Ledger",
+    "Privacy",
+    "account",
+    "make_private_ready",
+    "prepare",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,13 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import log_ndtr
 
+from dpdt import models
 from dpdt.algorithm.batch import tree_map
 from dpdt.audit.metrics import logit
 from dpdt.config import Config
-from dpdt.errors import InputError
+from dpdt.data import facts, set_aside
 from dpdt.data.access import count, take
+from dpdt.errors import InputError
+from dpdt.models.loss import answers
+from dpdt.training.loop import train
+from dpdt.training.run import load
 
 LEAST = 4  # shadows
 
@@ -148,23 +154,12 @@ _AT_HAND: dict[str, Any] = {}  # of a worker process: the configuration and its 
 
 
 def _prepare(config: Config) -> None:
-    import torch
-
-    from dpdt.training.run import load
-
     torch.set_num_threads(1)
     _AT_HAND.update(config=config, examples=load(config))
 
 
 def _shadow(targets: Targets, folder: Path, shadow: int) -> int:
     """Train one shadow and write down its answers on all targets."""
-    import torch
-
-    from dpdt import models
-    from dpdt.data import facts, set_aside
-    from dpdt.training.loop import train
-    from dpdt.models.loss import answers
-
     config: Config = _AT_HAND["config"]
     public, examples = set_aside(_AT_HAND["examples"], config.data.public)
     pool_members = take(examples.train, torch.from_numpy(targets.members))
@@ -179,7 +174,7 @@ def _shadow(targets: Targets, folder: Path, shadow: int) -> int:
     known = facts(config.data.name, config.data.limit)
     model = models.build(config.model, known, config.train.seed + 1 + shadow)
     learner = models.learner(model, config.model, config.train.augment)
-    train(learner, chosen, public=public, using=config)
+    train(learner, chosen, public=public, using=config.training)
     said = logit(*(t.numpy() for t in answers(learner, pool)))
     part = folder / f"{shadow}.part"
     with open(part, "wb") as file:
@@ -190,6 +185,4 @@ def _shadow(targets: Targets, folder: Path, shadow: int) -> int:
 
 def _join(first: Any, second: Any) -> Any:
     """Two batches of examples as one."""
-    import torch
-
     return tree_map(lambda a, b: torch.cat([a, b]), first, second)

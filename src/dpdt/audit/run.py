@@ -12,11 +12,11 @@ import torch
 from dpdt.accounting import Measurement, Privacy, account
 from dpdt.audit import likelihood
 from dpdt.audit.bounds import OneRun, one_run
+from dpdt.audit.canaries import scores
 from dpdt.audit.metrics import Answers, Attack, attack_all, auc, check_enough, evaluate, logit, loss
 from dpdt.audit.target import Target
 from dpdt.data.access import take
 from dpdt.models.loss import answers
-from dpdt.runs.folder import AUDIT
 
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # attack → scores of members, of others
 
@@ -78,7 +78,7 @@ def audit(
     a lower bound on ε. With `shadows` as many models are trained for LiRA, on all cores.
     """
     target = Target.read(path)
-    examples, seed = target.examples, target.config.train.seed
+    examples, seed = target.examples, target.folder.config.train.seed
     inside = take(examples.train, torch.from_numpy(target.members))
     members, others = _said(target, inside), _said(target, examples.test)
     known, unknown = Answers.from_logits(*members), Answers.from_logits(*others)
@@ -90,15 +90,15 @@ def audit(
             scored = [(s, np.zeros(len(s), dtype=int)) for s in pair]  # one threshold for all
             found.append(evaluate(name, *scored, repeats=repeats, seed=seed))
         curves |= likelihoods
-    asked = target.config.privacy
+    asked = target.folder.config.privacy
     privacy = account(target.ledger, asked.delta, allow_large_delta=asked.allow_large_delta)
     bound, area = None, None
     if target.planted is not None:
-        scores = target.planted.scores(target.learner, target.start, seed)
+        marks = scores(target.planted, target.learner, target.start, target.whitened_by)
         chosen = target.planted.included
-        bound = one_run(scores, chosen, delta=privacy.delta, beta=1 - confidence)
+        bound = one_run(marks, chosen, delta=privacy.delta, beta=1 - confidence)
         if 0 < chosen.sum() < len(chosen):
-            curves["canaries"] = (scores[chosen], scores[~chosen])
+            curves["canaries"] = (marks[chosen], marks[~chosen])
             area = auc(*curves["canaries"])
         how = f"one-run audit, {len(chosen)} {target.planted.kind} canaries"
         measured = Measurement(epsilon=bound.epsilon, confidence=confidence, how=how)
@@ -113,7 +113,7 @@ def audit(
         canary_auc=area,
         curves=curves,
     )
-    target.folder.write_private(AUDIT, report.as_json())
+    target.folder.write_audit(report.as_json())
     return report
 
 
@@ -132,13 +132,14 @@ def _likelihoods(
     on_shadow: Callable[[int], None],
 ) -> Curves:
     """LiRA scores, online and offline, of members and others."""
-    seed = target.config.train.seed
+    config = target.folder.config
+    seed = config.train.seed
     chosen = likelihood.Targets.draw(target.members, len(others[1]), most, seed)
     check_enough(len(chosen.members), len(chosen.others))
     said, inside = likelihood.train_shadows(
-        target.config,
+        config,
         chosen,
-        target.folder.path / "private" / "shadows",
+        target.folder.shadows,
         shadows,
         on_done=on_shadow,
     )
@@ -147,6 +148,6 @@ def _likelihoods(
     number = len(chosen.members)
     result: Curves = {}
     for name, online in (("lira-online", True), ("lira-offline", False)):
-        scores = likelihood.scores(own, said, inside, online=online)
-        result[name] = (scores[:number], scores[number:])
+        likely = likelihood.scores(own, said, inside, online=online)
+        result[name] = (likely[:number], likely[number:])
     return result

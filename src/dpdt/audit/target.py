@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
 
-from dpdt import config as configuration
 from dpdt import data, models
-from dpdt.methods.canaries import CANARIES, Planted
-from dpdt.config import Config
-from dpdt.errors import InputError
-from dpdt.ledger import Ledger
 from dpdt.data.access import count
-from dpdt.runs.folder import LEDGER, RunFolder, is_run
+from dpdt.errors import InputError
+from dpdt.fields import PUBLIC
+from dpdt.ledger import Ledger
+from dpdt.methods.canaries import Planted
+from dpdt.runs import Run
+from dpdt.training.run import canaries_of, load
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """A run to attack."""
 
-    folder: RunFolder
-    config: Config
+    folder: Run
     ledger: Ledger
     examples: data.Examples  # held-out ones without those that were public
     learner: nn.Module
     start: nn.Module  # the learner as it was before the first step, which is public
     planted: Planted | None
+    whitened_by: Any  # the public inputs that its preconditioner was made from, if there is one
 
     @property
     def members(self) -> np.ndarray:
@@ -39,29 +39,24 @@ class Target:
     @classmethod
     def read(cls, path: str) -> Target:
         """Read a run's folder, and the data that it names."""
-        from dpdt.training.run import load
-
-        if not is_run(path):
-            raise InputError(f"{path}: not the folder of a run (it has no {LEDGER})")
-        folder = RunFolder.existing(Path(path))
-        ledger = Ledger.read(folder.ledger)
-        chosen = configuration.load(str(folder.path / "config.toml"))
+        folder = Run.open(path)
+        ledger, chosen = folder.ledger(), folder.config
         facts = data.facts(chosen.data.name, chosen.data.limit)
         model = models.build(chosen.model, facts, chosen.train.seed)
         start = models.build(chosen.model, facts, chosen.train.seed)
         folder.load_model(model)
-        _, examples = data.set_aside(load(chosen), chosen.data.public)
+        public, examples = data.set_aside(load(chosen), chosen.data.public)
         if examples.test is None or not count(examples.test):
             raise InputError(f"{path}: data {chosen.data.name!r} has no held-out examples")
         planted = None
         if chosen.audit.canaries:
-            planted = Planted.again(examples.train, chosen, folder.read_private(CANARIES))
+            planted = Planted.again(examples.train, canaries_of(chosen), folder.canaries())
         return cls(
             folder=folder,
-            config=chosen,
             ledger=ledger,
             examples=examples,
             learner=models.learner(model, chosen.model, chosen.train.augment).eval(),
             start=models.learner(start, chosen.model, chosen.train.augment),
             planted=planted,
+            whitened_by=public if ledger.header.preconditioner == PUBLIC else None,
         )

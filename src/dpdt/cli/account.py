@@ -11,7 +11,7 @@ import click
 from dpdt.accounting import account
 from dpdt.cli import options
 from dpdt.cli.source import ledger_of, measured_of
-from dpdt.runs.folder import is_run
+from dpdt.runs import is_run
 
 
 @click.command(epilog="Example: dpdt account cifar10 --set method.memory=shared")

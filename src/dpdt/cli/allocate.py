@@ -83,4 +83,4 @@ def command(
         shares = ":".join(str(share) for share in r["shares"].values())
         click.echo(f"\n{r['mode']:6} {name:14} ε {shown(r['epsilon'], ROUND_CEILING):9} {shares}")
         values = {"noise": (r["noise"], ROUND_CEILING), "clip": (r["clip"], ROUND_FLOOR)}
-        click.echo("\n".join(paste.lines(chosen, **values)))
+        click.echo("\n".join(paste.lines(**values)))

@@ -64,6 +64,7 @@ def command(
         return _tell(cases, confidence, strict=strict, figure=figure, as_json=as_json)
     from dpdt.audit.run import audit
     from dpdt.report.audit import draw, table
+    from dpdt.runs import Run
     from dpdt.training.progress import counting
 
     with counting("shadow models", shadows, enabled=not as_json) as advance:
@@ -75,7 +76,7 @@ def command(
             targets=targets,
             on_shadow=advance,
         )
-    draw(report.curves, figure or Path(target) / "private" / "audit.png")
+    draw(report.curves, figure or Run(target).curves_path)
     click.echo(json.dumps(report.as_json()) if as_json else table(report))
     return 1 if strict and report.refuted else 0
 

@@ -59,7 +59,7 @@ def command(
         return
     bound = shown(reached, ROUND_CEILING)
     click.echo(f"ε ≤ {bound} by {judge.name}, with the noise times {factor:.6g}:")
-    click.echo("\n".join(paste.lines(chosen, noise=(noise, ROUND_CEILING))))
+    click.echo("\n".join(paste.lines(noise=(noise, ROUND_CEILING))))
     given = chosen.privacy.epsilon
     if given not in (None, target):
         click.echo(f"# without privacy.epsilon = {given:g}, which would scale the noise again")

@@ -10,16 +10,14 @@ from decimal import Context
 
 from dpdt import config
 from dpdt.algorithm.recipe import Recipe
-from dpdt.cli.source import plan_of
 from dpdt.errors import InputError
-from dpdt.fields import AUTO
 from dpdt.ledger import Block
 from dpdt.methods.plan import Plan
 
 
 def recipe_of(chosen: config.Config, command: str) -> tuple[Plan, Recipe]:
     """What a run of Algorithm 1 would do, with the base values of every block."""
-    decided = plan_of(chosen)
+    decided = config.plan_of(chosen)
     if decided.recipe is None:
         raise InputError(
             f"method.name: {command} is for dpdt, found {chosen.method.name!r}; give it a target "
@@ -46,15 +44,13 @@ def by_kind(blocks: Sequence[Block], values: Sequence[float]) -> dict[str, float
     return {b.name: v for b, v in pairs}  # a block bears the name of another kind
 
 
-def lines(chosen: config.Config, **tables: tuple[Mapping[str, float], str]) -> list[str]:
+def lines(**tables: tuple[Mapping[str, float], str]) -> list[str]:
     """`key = { kind = value, … }` to six digits, each rounded as told, so that ε stays below."""
     result = []
     for key, (values, rounding) in tables.items():
         rounded = Context(prec=6, rounding=rounding).create_decimal
         inside = ", ".join(f"{_key(k)} = {float(rounded(repr(v)))}" for k, v in values.items())
         result.append(f"{key} = {{ {inside} }}")
-    if chosen.method.lr == AUTO:  # else a run whose noise is given no longer follows the rule
-        result.append('lr = "auto"')
     return result
 
 

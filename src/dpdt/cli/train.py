@@ -10,6 +10,7 @@ import click
 from dpdt import config
 from dpdt.cli import options
 from dpdt.errors import InputError
+from dpdt.runs import Run, default_path
 
 
 @click.command(
@@ -39,14 +40,10 @@ def command(
     --out names another. Ctrl-C ends the run after its current step; what it spent is accounted, and
     --resume continues it.
     """
-    from dpdt.runs.folder import default_path, is_run
-
     if resume:
         if source or overrides or method or out:
             raise InputError(f"--resume {resume}: goes on as the run began; give nothing else")
-        if not is_run(resume):
-            raise InputError(f"--resume {resume}: not the folder of a run")
-        chosen, path = config.load(str(Path(resume) / "config.toml")), Path(resume)
+        chosen, path = Run.open(resume).config, Path(resume)
     else:
         chosen = config.load(source or "digits", overrides, method)
         path = out or default_path(source or "digits")
@@ -67,7 +64,7 @@ def command(
         if outcome.nonfinite:
             click.echo(
                 "some contributions were not finite and counted as 0: how many is private, and "
-                f"stands in {outcome.run}/private/metrics.jsonl",
+                f"stands in {Run(outcome.run).metrics_path}",
                 err=True,
             )
         click.echo(f"run folder {outcome.run}\n")

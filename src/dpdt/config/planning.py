@@ -27,10 +27,15 @@ def plan_of(config: Config) -> Plan:
     With `lr = "auto"` the learning rate is measured on the model when it is there (rate.py). Until
     then the plan has that of a linear model on inputs of norm 1. No guarantee depends on it.
     """
-    if config.audit.canaries and config.audit.canary == "gradient":
-        if not config.method.takes_pulls:
-            raise InputError(
-                f"audit.canary: 'gradient' pulls on clipped gradients, and {config.method.name} "
-                "has none; use mislabelled or noise"
-            )
+    check_canaries(config)
     return decide(config.training, problem_of(config))
+
+
+def check_canaries(config: Config) -> None:
+    """Refuse canaries that the method has no place for."""
+    pulls = config.audit.canaries > 0 and config.audit.canary == "gradient"
+    if pulls and not config.method.takes_pulls:
+        raise InputError(
+            f"audit.canary: 'gradient' pulls on clipped gradients, and {config.method.name} has "
+            "none; use mislabelled or noise"
+        )

@@ -27,6 +27,7 @@ class Facts:
     shape: tuple[int, ...]
     classes: int
     text: bool = False
+    in_memory: bool = True  # False: read from files one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +205,7 @@ DATA = {
         read=_idx("fashion-mnist"),
     ),
     "imagenet100": DataSet(
-        facts=Facts(examples=126_689, shape=(3, 224, 224), classes=100),
+        facts=Facts(examples=126_689, shape=(3, 224, 224), classes=100, in_memory=False),
         files=("imagenet-100/train", "imagenet-100/val"),
         source="put the class folders of ImageNet-100 into imagenet-100/train and imagenet-100/val",
         read=_imagenet100,

@@ -10,9 +10,9 @@ gradient      no example at all, but a pull on one coordinate of what is trained
               the other way. White-box: the attacker compares that coordinate of the released model
               with its public start
 
-Canaries never change the plan: they are planted when it is made. A pull is as strong as clipping
-allows. Where the model's construction bounds gradients, and a guarantee may rest on that, a pull keeps
-to the bound: a linear loss with such a gradient is one that the guarantee covers.
+Canaries never change the plan: they are planted after it is made. A pull is as strong as clipping
+allows. Where the model's construction bounds gradients, a guarantee may rest on that, so a pull
+keeps to the bound: a linear loss with such a gradient is one that the guarantee covers.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dpdt.algorithm.batch import tree_map
 from dpdt.algorithm.gradients import Loss
 from dpdt.data.access import count, take
 from dpdt.errors import InputError
+from dpdt.methods.plan import Plan
 from dpdt.models.loss import default_loss
 from dpdt.noise import Randomness
 
@@ -123,17 +124,15 @@ class Pulls:
     seed: int
 
     def plant(
-        self, learner: nn.Module, data: Any, loss: Loss, *, clip: float, bound: float | None
+        self, learner: nn.Module, data: Any, loss: Loss, plan: Plan
     ) -> tuple[Marked, Any, Loss]:
-        """What is trained instead: the learner, data and loss with pulls.
-
-        `clip` is the largest that there is; `bound` is on any gradient, where there is one.
-        """
+        """What is trained instead: the learner, data and loss with pulls."""
         if loss is not default_loss:
             raise InputError("audit.canary: 'gradient' is for the library's own loss")
-        strength = PULL * clip if bound is None else WITHIN * bound
-        made = Marked(learner, self.number, self.seed, strength)
-        return made, (*data, self.marks), marked_loss
+        bounds = plan.problem.bounds
+        clip = max(max(setting.clip) for setting, _ in plan.runs)
+        strength = PULL * clip if bounds is None else WITHIN * bounds.gradient
+        return Marked(learner, self.number, self.seed, strength), (*data, self.marks), marked_loss
 
 
 def _pair(kind: str, real: Any, classes: int, generator: np.random.Generator) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """What a method is: its settings, what they rule out, its plan, and its engine.
 
-A method is a frozen dataclass. Its fields are the keys of the section [method]. Its functions answer
-everything that the rest of the library asks of a method, so nothing else asks which method it is.
+A method is a frozen dataclass. Its fields are the keys of the section [method]. Its functions
+answer everything that the rest of the library asks of a method, so nothing asks which one it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A run, decided before it starts: what each step does to privacy, and who takes part in it.
 
-`account`, `train` and `audit` all read the same plan. A step is taken with the very setting that the
-plan gave to the ledger.
+`account`, `train` and `audit` all read the same plan. A step is taken with the very setting that
+the plan gave to the ledger.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ class Plan:
         if absent is not None and header.relation != "add-remove":
             raise InputError("absent: where examples are replaced, none can be absent")
         if self.shards is not None:
-            return Shards(
-                examples=header.examples, shards=self.shards, seed=seed, absent=absent
-            )
+            return Shards(examples=header.examples, shards=self.shards, seed=seed, absent=absent)
         if header.sampling == "poisson":
             return PoissonSampler(
                 examples=header.examples,

@@ -1,12 +1,12 @@
 """The rule for the learning rate, whole: what `lr = "auto"` stands for.
 
-The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later steps. So T
-steps move θ by σ√T/(2ρ²η), and an output by that times its *reach*: the norm of the output's gradient.
-With ρη fixed, one η lets noise of a given deviation through to the outputs. That is the one to take: it
+The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later steps.
+So T steps move θ by σ√T/(2ρ²η), and an output by that times its *reach*, its gradient's norm. With
+ρη fixed, one η lets noise of a given deviation through to the outputs. The rule takes that η: it
 uses all the signal there is, and drowns none. docs/results.md shows how well it does.
 
-Guarantees: the rule looks at the initial model, and at public inputs or numbers that stand in for them.
-Of private examples it sees only the shape.
+Guarantees: the rule looks at the initial model, and at public inputs or numbers that stand in for
+them. Of private examples it sees only the shape.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from dpdt.algorithm.blocks import Parameter
-from dpdt.models.settings import ModelSettings
 from dpdt.data import Examples, Facts
 from dpdt.errors import InputError
 from dpdt.models import describe
 from dpdt.models.bounds import Bounds, linear_bounds
+from dpdt.models.settings import ModelSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -128,7 +128,9 @@ def learner(model: nn.Module, config: ModelSettings, augment: bool) -> nn.Module
     return part
 
 
-def inputs(model: nn.Module, config: ModelSettings, examples: Examples, *, augment: bool) -> Examples:
+def inputs(
+    model: nn.Module, config: ModelSettings, examples: Examples, *, augment: bool
+) -> Examples:
     """What is trained on: texts become tokens, and what a frozen part makes of them features."""
     from dpdt.models import pretrained
 

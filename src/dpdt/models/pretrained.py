@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from dpdt import data
-from dpdt.models.settings import ModelSettings
 from dpdt.data import Facts
 from dpdt.errors import InputError
 from dpdt.models.describe import GPT2, VIT_LAYERS
+from dpdt.models.settings import ModelSettings
 
 
 class Classifier(nn.Module):

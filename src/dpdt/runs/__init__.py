@@ -40,8 +40,8 @@ SHOWN = ("epoch", "step", "epsilon")  # of the metrics: what depends on no data
 class Run:
     """The folder of one run."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
 
     @classmethod
     def create(cls, path: Path, config: Config) -> Run:

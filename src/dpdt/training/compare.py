@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,13 +13,10 @@ from typing import Any
 from dpdt import config
 from dpdt.config import Config
 from dpdt.data import Examples
-from dpdt.errors import InputError
-from dpdt.ledger import Ledger
-from dpdt.runs.folder import LEDGER, RunFolder, is_run
+from dpdt.errors import ArgumentError, InputError
+from dpdt.methods import METHODS
+from dpdt.runs import Run, is_run
 from dpdt.training.run import load, run
-
-RESULT = "result.json"
-PUBLIC = ("pate", "gep")  # methods that need public examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +42,16 @@ def cells(
 ) -> list[Cell]:
     """All runs of a comparison; without methods, those that the data allow."""
     if not methods:
-        methods = [m for m in config.METHODS if chosen.data.public or m not in PUBLIC]
+        methods = [m for m, c in METHODS.items() if chosen.data.public or not c.needs_public]
     for method in methods:
-        if method not in config.METHODS:
-            raise InputError(
-                f"--methods: must be among {', '.join(config.METHODS)}, found {method!r}"
-            )
-        if method in PUBLIC and not chosen.data.public:
-            raise InputError(
-                f"data.public: {method} needs public examples; give their number with "
-                "--set data.public=…"
-            )
+        if method not in METHODS:
+            raise ArgumentError("methods", f"must be among {', '.join(METHODS)}, found {method!r}")
+        if METHODS[method].needs_public and not chosen.data.public:
+            raise InputError(f"data.public: {method} needs public examples; give their number")
     return [
         Cell(method=method, epsilon=epsilon, seed=seed)
         for method in methods
-        for epsilon in ([None] if method == "plain" else epsilons)
+        for epsilon in (epsilons if METHODS[method].private else [None])
         for seed in range(seeds)
     ]
 
@@ -79,12 +70,12 @@ def compare(
     results: dict[Cell, dict[str, Any]] = {}
     at_hand: tuple[Any, Examples] | None = None
     for number, cell in enumerate(todo, start=1):
-        folder, settings = out / cell.folder, chosen[cell]
-        if not (folder / RESULT).is_file():
+        folder, settings = Run(out / cell.folder), chosen[cell]
+        if folder.result() is None:
             resume = _can_go_on(folder, settings)
-            if is_run(str(folder)) and not resume:
-                _refuse_others(out, folder, settings)
-                _set_aside(folder)
+            if is_run(folder.path) and not resume:
+                _refuse_others(folder, settings)
+                _set_aside(folder.path)
             target = "" if cell.epsilon is None else f" at ε = {cell.epsilon:g}"
             announce(f"{number}/{len(todo)} {cell.method}{target}, seed {cell.seed}")
             key = (settings.data, settings.model, settings.train.augment)
@@ -92,26 +83,28 @@ def compare(
                 at_hand = (key, load(settings))
             _forget_peak()
             outcome = run(
-                settings, folder, show_progress=show_progress, examples=at_hand[1], resume=resume
+                settings,
+                folder.path,
+                show_progress=show_progress,
+                examples=at_hand[1],
+                resume=resume,
             )
             if not outcome.finished:
                 raise Interrupted
             record = {**outcome.as_json(), "peak_memory_mb": _peak()}
-            (folder / RESULT).write_text(json.dumps(record), "utf-8")
-        results[cell] = _read(folder / RESULT)
-        _refuse_others(out, folder, settings)
+            folder.write_result(record)
+        _refuse_others(folder, settings)
+        results[cell] = folder.result() or {}
     return rows(results)
 
 
-def _refuse_others(out: Path, folder: Path, settings: Config) -> None:
-    if _wanted(settings) != _wanted(config.load(str(folder / "config.toml"))):
+def _refuse_others(folder: Run, settings: Config) -> None:
+    if settings.as_tables() != folder.config.as_tables():
+        raise InputError(f"{folder.path}: was run with other settings; choose a new folder")
+    if folder.result() is None and folder.ledger().closed:
         raise InputError(
-            f"--out {out}: {folder.name} was run with other settings; choose a new folder"
-        )
-    if not (folder / RESULT).is_file() and Ledger.read(folder / LEDGER).closed:
-        raise InputError(
-            f"--out {out}: {folder.name} is a finished run that no comparison made; choose a new "
-            "folder, or move it away"
+            f"{folder.path}: is a finished run that no comparison made; choose a new folder, or "
+            "move it away"
         )
 
 
@@ -123,11 +116,11 @@ def _set_aside(folder: Path) -> None:
     folder.rename(aside)
 
 
-def _can_go_on(folder: Path, settings: Config) -> bool:
+def _can_go_on(folder: Run, settings: Config) -> bool:
     """Whether an interrupted run of the same settings has a checkpoint."""
-    if not (is_run(str(folder)) and RunFolder.existing(folder).has_checkpoint):
+    if not (is_run(folder.path) and folder.has_checkpoint):
         return False
-    return _wanted(settings) == _wanted(config.load(str(folder / "config.toml")))
+    return settings.as_tables() == folder.config.as_tables()
 
 
 def _configuration(source: str, overrides: tuple[str, ...], cell: Cell) -> Config:
@@ -135,10 +128,6 @@ def _configuration(source: str, overrides: tuple[str, ...], cell: Cell) -> Confi
     if cell.epsilon is not None:
         extra += (f"privacy.epsilon={cell.epsilon}",)
     return config.load(source, (*overrides, *extra), cell.method)
-
-
-def _wanted(settings: Config) -> str:
-    return json.dumps(settings.as_tables(), sort_keys=True)
 
 
 def rows(results: dict[Cell, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -171,14 +160,6 @@ def rows(results: dict[Cell, dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return table
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); remove its folder") from None
-    return record
 
 
 def _forget_peak() -> None:

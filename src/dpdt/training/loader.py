@@ -13,8 +13,8 @@ from dpdt.algorithm.batch import Batch, leaves, tree_map
 from dpdt.algorithm.places import same_bits
 from dpdt.data.access import read, take
 from dpdt.errors import InputError
-from dpdt.training.augment import Augment
 from dpdt.partition import Sampler
+from dpdt.training.augment import Augment
 
 
 class Loader:

@@ -30,7 +30,7 @@ from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
 from dpdt.models.loss import accuracy, default_loss
 from dpdt.noise import Randomness
-from dpdt.partition import owners
+from dpdt.partition import Sampler, owners
 from dpdt.training import earlier
 from dpdt.training.augment import Augment
 from dpdt.training.loader import Loader
@@ -73,9 +73,7 @@ class Arguments(Given, config.Options, total=False):
     """The same, with every setting of docs/configuration.md."""
 
 
-def prepare(
-    model: nn.Module, data: Any, **options: Unpack[Arguments]
-) -> tuple[Step, Loader]:
+def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[Step, Loader]:
     """A step and its loader, for a training loop of one's own.
 
         step, loader = dpdt.prepare(model, (x, y), epochs=20, batch_size=256, epsilon=8.0)
@@ -103,15 +101,10 @@ def prepare(
     ready = _Ready.of(model, data, public, plan)
     learner, data, plan = ready.learner, ready.data, ready.plan
     if (pulls := given.get("pulls")) is not None:
-        bounds = plan.problem.bounds
-        learner, data, loss = pulls.plant(
-            learner,
-            data,
-            loss,
-            clip=max(plan.at(0).clip),
-            bound=None if bounds is None else bounds.gradient,
-        )
+        learner, data, loss = pulls.plant(learner, data, loss, plan)
     noise, coins = map(Randomness, _seeds(training.privacy.noise_seed))
+    sampler = plan.sampler(source=coins, users=users, absent=given.get("absent"))
+    loader = _loader(data, sampler, plan, next(model.parameters()).device, users is not None)
     job = Job(
         model=learner,
         loss=loss,
@@ -119,20 +112,6 @@ def prepare(
         noise=noise,
         public=public,
         diagnose=given.get("diagnose", False),
-    )
-    sampler = plan.sampler(source=coins, users=users, absent=given.get("absent"))
-    poisson = plan.header.sampling == "poisson"
-    train = plan.training.train
-    loader = Loader(
-        data,
-        sampler,
-        batches=plan.header.batches,
-        steps=plan.steps,
-        device=next(model.parameters()).device,
-        seed=train.seed,
-        augment=Augment(train.seed, count(data)) if train.augment else None,
-        alone=poisson and plan.header.per_example,
-        fixed=not poisson and users is None,  # how much a user holds may be what is replaced
     )
     step = Step(
         plan.training.method.engine(job),
@@ -154,9 +133,26 @@ def prepare(
     return step, loader
 
 
+def _loader(data: Any, sampler: Sampler, plan: Plan, device: torch.device, users: bool) -> Loader:
+    train, poisson = plan.training.train, plan.header.sampling == "poisson"
+    return Loader(
+        data,
+        sampler,
+        batches=plan.header.batches,
+        steps=plan.steps,
+        device=device,
+        seed=train.seed,
+        augment=Augment(train.seed, count(data)) if train.augment else None,
+        alone=poisson and plan.header.per_example,
+        fixed=not poisson and not users,  # how much a user holds may be what is replaced
+    )
+
+
 def _given(options: Any) -> Given:
     """Take what is no setting out of the options."""
-    found: Any = {name: options.pop(name) for name in Given.__annotations__ if name in options}
+    found: Given = {}
+    for name in Given.__annotations__.keys() & options.keys():
+        found[name] = options.pop(name)  # type: ignore[literal-required]
     return found
 
 

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-import platform
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from dpdt import data, models
-from dpdt.accounting import Privacy, account
-from dpdt.accounting.composition import Composition
-from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.engine import StepResult
+from dpdt.accounting import Privacy
 from dpdt.algorithm.state import fingerprint as fingerprint_of
-from dpdt.methods.canaries import CANARIES, Planted, marked, marked_loss
-from dpdt.config import Config, Method
+from dpdt.config import Config, problem_of
+from dpdt.config.planning import check_canaries
 from dpdt.errors import InputError
-from dpdt.methods.dpdt.engine import state_size
-from dpdt.data.access import fingerprint
-from dpdt.training.loop import fit, prepare
-from dpdt.models.loss import accuracy, default_loss
+from dpdt.methods.canaries import Planted
+from dpdt.methods.canaries import Recipe as Canaries
 from dpdt.methods.ram import gigabytes
-from dpdt.methods.pate.engine import PateEngine
-from dpdt.methods.plan import auxiliaries_of
-from dpdt.runs.folder import RunFolder
+from dpdt.models.loss import accuracy
+from dpdt.runs import Run
+from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.interrupt import Interrupt
+from dpdt.training.loader import Loader
+from dpdt.training.loop import fit, prepare
 from dpdt.training.progress import Display
+from dpdt.training.recorder import Recorder
+from dpdt.training.step import Step
 
 NOTABLE = 100_000_000  # bytes
-PAUSE = 60.0  # seconds between checkpoints, which are taken after an epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +65,83 @@ def load(config: Config) -> data.Examples:
     return models.inputs(model, config.model, loaded, augment=config.train.augment)
 
 
+def canaries_of(config: Config) -> Canaries:
+    """Which canaries a configuration asks for."""
+    return Canaries(
+        kind=config.audit.canary,
+        number=config.audit.canaries,
+        seed=config.train.seed,
+        classes=data.facts(config.data.name, config.data.limit).classes,
+        relation=config.method.relation(config.privacy),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembled:
+    """Everything that a configuration names, loaded and built."""
+
+    model: nn.Module
+    learner: nn.Module  # the part of the model that is trained
+    examples: data.Examples
+    public: Any
+    planted: Planted | None
+    start: str  # a hash of the model before the first step
+
+    @classmethod
+    def of(cls, config: Config, examples: data.Examples | None, folder: Run | None) -> Assembled:
+        """Load and build; canaries are planted as in the folder, if there is one."""
+        check_canaries(config)
+        facts = data.facts(config.data.name, config.data.limit)
+        public, examples = data.set_aside(examples or load(config), config.data.public)
+        if config.privacy.unit == "user" and examples.users is None:
+            raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
+        model = models.build(config.model, facts, config.train.seed)
+        planted = None
+        if config.audit.canaries:
+            wanted = canaries_of(config)
+            if folder is None:
+                planted = Planted.plant(examples.train, wanted)
+            else:
+                planted = Planted.again(examples.train, wanted, folder.canaries())
+        return cls(
+            model=model,
+            learner=models.learner(model, config.model, config.train.augment),
+            examples=examples,
+            public=public,
+            planted=planted,
+            start=fingerprint_of(model),
+        )
+
+    @property
+    def data(self) -> Any:
+        """What is trained on."""
+        return self.planted.data if self.planted else self.examples.train
+
+    def prepare(self, config: Config, diagnose: bool) -> tuple[Step, Loader]:
+        """The step and its loader; refused if they are not what the configuration says."""
+        planted = self.planted
+        step, loader = prepare(
+            self.learner,
+            self.data,
+            users=self.examples.users,
+            public=self.public,
+            absent=planted.absent if planted else None,
+            pulls=planted.pulls if planted else None,
+            using=config.training,
+            diagnose=diagnose,
+        )
+        if step.plan.problem != problem_of(config):
+            raise InputError(
+                "model.name: the model that was built is not the one that the guarantee of this "
+                "configuration is computed for; nothing was trained"
+            )
+        return step, loader
+
+    def depends(self, config: Config) -> dict[str, str]:
+        parts = [part for part in (self.data, self.public) if part is not None]
+        return depends_on(config, self.start, parts)
+
+
 def run(
     config: Config,
     path: Path,
@@ -84,178 +156,68 @@ def run(
 
     `examples` are those of `load`, if they are at hand already.
     """
-    folder = RunFolder.existing(path) if resume else None
+    folder = Run.open(path) if resume else None
     state = folder.load_checkpoint() if folder else None
-    facts = data.facts(config.data.name, config.data.limit)
-    public, examples = data.set_aside(examples or load(config), config.data.public)
-    model = models.build(config.model, facts, config.train.seed)
-    start = fingerprint_of(model)
-    learner = models.learner(model, config.model, config.train.augment)
-    if config.privacy.unit == "user" and examples.users is None:
-        raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
-    _say_size(config, sum(p.numel() for p in learner.parameters() if p.requires_grad), facts)
     # Everything that can be refused is refused here, before the folder exists.
-    planted = None
-    if config.audit.canaries and folder:
-        planted = Planted.again(examples.train, config, folder.read_private(CANARIES))
-    elif config.audit.canaries:
-        planted = Planted.plant(examples.train, config)
-    step, loader = prepare(
-        marked(learner, config) if config.audit.gradient else learner,
-        planted.data if planted else examples.train,
-        loss=marked_loss if config.audit.gradient else default_loss,
-        users=examples.users,
-        public=public,
-        absent=planted.absent if planted else None,
-        using=config,
-        diagnose=diagnose,
-    )
-    seen = (planted.data if planted else examples.train, public)
-    depends = depends_on(config, start, [part for part in seen if part is not None])
-    nonfinite, began = 0, time.perf_counter()
+    ready = Assembled.of(config, examples, folder)
+    step, loader = ready.prepare(config, diagnose)
+    _say_size(config)
+    depends = ready.depends(config)
     if folder is None or state is None:
-        folder = RunFolder(path)
-        folder.write_config(config)
-        if planted:
-            folder.write_private(CANARIES, planted.record())
-        step.writer.open(folder.ledger)
+        folder = Run.create(path, config)
+        if ready.planted:
+            folder.write_canaries(ready.planted.record())
+        step.writer.open(folder.ledger_path)
     else:
         refuse_changes(path, state["depends"], depends)
-        step.writer.reopen(folder.ledger)
-        step.resume(state["step"], state["secrets"])
-        folder.forget_metrics_after(step.engine.steps)
-        nonfinite, began = state["nonfinite"], began - state["seconds"]
-
-    def checkpoint() -> None:
-        step.check()
-        step.writer.sync()
-        folder.save_checkpoint(
-            {
-                "step": step.state_dict(),
-                "secrets": step.secrets(),
-                "depends": depends,
-                "nonfinite": nonfinite,
-                "seconds": time.perf_counter() - began,
-            }
-        )
-
-    latest = time.perf_counter()
-    # Privacy-loss distributions take time: ten looks a run are enough, coarse ones but the last.
-    poisson = step.plan.header.sampling == "poisson"
-    pause = math.ceil(config.train.epochs / 10) if poisson else 1
-    coarse = Composition(coarse=True)
     display = Display(loader.steps, config.train.epochs, show_progress)
-
-    def on_epoch(record: dict[str, Any]) -> None:
-        epsilon = None
-        last = record["epoch"] == config.train.epochs
-        if last or not poisson:
-            epsilon = account(step.writer.ledger, step.delta, allow_large_delta=True).epsilon
-        elif record["epoch"] % pause == 0:
-            bound = coarse.guarantee(step.writer.ledger, step.delta)
-            epsilon = bound.epsilon if bound.valid else math.inf
-        known = None if epsilon == math.inf else epsilon
-        folder.metrics({**record, "epsilon": known, "seconds": time.perf_counter() - began})
-        display.epoch(record["accuracy"], epsilon)
-        nonlocal latest
-        if time.perf_counter() - latest > PAUSE:
-            checkpoint()
-            latest = time.perf_counter()
-
-    def on_step(result: StepResult, batch: Batch) -> None:
-        nonlocal nonfinite
-        nonfinite += result.nonfinite
-        display.step(batch.epoch, result.loss)
-        if interrupt.asked:
-            checkpoint()
-            raise KeyboardInterrupt
-
-    finished = False
     with display, Interrupt() as interrupt:
+        recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
+        if state is not None:
+            recorder.resume(state)
+        finished = True
         try:
             fit(
-                learner,
+                ready.learner,
                 step,
                 loader,
-                test=examples.test,
-                on_epoch=on_epoch,
-                on_step=on_step,
+                test=ready.examples.test,
+                on_epoch=recorder.on_epoch,
+                on_step=recorder.on_step,
             )
-            finished = True
         except KeyboardInterrupt:
-            pass  # the ledger has all that was done, which is told below
+            finished = False  # the ledger has all that was done
     shown = finished or config.privacy.release != "last"
-    if shown:
-        folder.save_model(model)
-    if finished:
-        folder.remove_checkpoint()
-    if isinstance(step.engine, PateEngine):
-        folder.write_private("pate.json", step.engine.data_dependent(config.privacy.delta))
+    _keep(folder, ready.model if shown else None, finished)
+    if found := config.method.findings(step.engine, config.privacy.delta):
+        folder.write_findings(found)
     ledger = step.writer.ledger
     return Outcome(
         run=path,
-        accuracy=accuracy(learner, examples.test) if shown else None,
+        accuracy=accuracy(ready.learner, ready.examples.test) if shown else None,
         epochs=ledger.epochs,
         steps=ledger.steps,
-        seconds=time.perf_counter() - began,
-        nonfinite=nonfinite,
+        seconds=recorder.seconds,
+        nonfinite=recorder.nonfinite,
         privacy=step.privacy(),
         finished=finished,
     )
 
 
-def depends_on(config: Config, start: str, seen: list[Any]) -> dict[str, str]:
-    """Hashes of everything that a run's numbers depend on, down to the last bit.
-
-    A run that goes on repeats its own noise. If anything else had changed, two runs would have the
-    same noise, and their difference would show the data.
-    """
-    import numpy
-    import randomgen
-    import torch
-
-    package = Path(__file__).parents[1]
-    code = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        code.update(str(source.relative_to(package)).encode() + source.read_bytes())
-    versions = [m.__version__ for m in (torch, numpy, randomgen)]
-    machine = [
-        platform.machine(),
-        torch.backends.cpu.get_cpu_capability(),
-        torch.get_num_threads(),
-    ]
-    parts = {
-        "configuration": config.as_tables(),
-        "version of dpdt": code.hexdigest(),
-        "versions of torch, numpy and randomgen": versions,
-        "processor or number of threads": machine,
-        "start of the model": start,
-        "training data or public inputs": [fingerprint(part) for part in seen],
-    }
-    return {
-        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-        for name, value in parts.items()
-    }
+def _keep(folder: Run, model: nn.Module | None, finished: bool) -> None:
+    """Keep the model, if it may be seen; a finished run needs no checkpoint."""
+    if model is not None:
+        folder.save_model(model)
+    if finished:
+        folder.remove_checkpoint()
 
 
-def refuse_changes(path: Path, then: dict[str, str], now: dict[str, str]) -> None:
-    """Refuse to go on if anything that the run depends on is not what it was."""
-    for name, value in now.items():
-        if then.get(name) != value:
-            raise InputError(
-                f"--resume {path}: the {name} changed since the run was interrupted; going on "
-                "would repeat its noise in another run, so start a new one"
-            )
-
-
-def _say_size(config: Config, parameters: int, facts: data.Facts) -> None:
-    """Say how much memory the auxiliaries' state takes, before it is allocated, if it is much."""
-    if not isinstance(config.method, Method):
-        return
-    number = auxiliaries_of(config.method, config.train, facts.examples)
-    size = state_size(parameters, number, config.method)
+def _say_size(config: Config) -> None:
+    """Say how much memory the auxiliaries' state takes, if it is much."""
+    problem = problem_of(config)
+    size = config.method.state_size(problem, config.train)
     if size >= NOTABLE:
         print(
-            f"state of {number} auxiliaries with {parameters:,} parameters: {gigabytes(size)}",
+            f"state of the auxiliaries with {problem.size:,} parameters: {gigabytes(size)}",
             file=sys.stderr,
         )

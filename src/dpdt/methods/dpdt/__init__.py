@@ -143,7 +143,9 @@ class Dpdt(Method):
         """π, and v if the preconditioner has one, in float32."""
         number = self.number_of_auxiliaries(problem, train)
         copies = {"auxiliary": number, "shared": 1, "none": 0}[self.memory]
-        return copies * problem.size * (2 if self.preconditioner in ("rmsprop", "adam") else 1) * FLOAT
+        return (
+            copies * problem.size * (2 if self.preconditioner in ("rmsprop", "adam") else 1) * FLOAT
+        )
 
     def plan(self, problem: Problem, training: Training) -> Plan:
         train, blocks = training.train, problem.blocks(self.granularity)

@@ -1,4 +1,4 @@
-"""Gradient embedding perturbation (Yu et al. 2021): a few public directions, and what they leave."""
+"""Gradient embedding perturbation (Yu et al. 2021): public directions, and what they leave."""
 
 from __future__ import annotations
 
