@@ -102,10 +102,10 @@ def test_overrides_are_toml_values():
 
 def test_keywords_of_the_python_interface_are_checked_alike():
     with pytest.raises(InputError, match=r"epoch: no such setting; did you mean epochs\?"):
-        config.settings(epoch=3)
+        config.training(epoch=3)
     with pytest.raises(InputError, match=r"method.clip: must be a positive number"):
-        config.settings(clip="big", noise=1.0)
-    assert config.settings(clip=2, epochs=3, epsilon=1.0).method.clip == 2
+        config.training(clip="big", noise=1.0)
+    assert config.training(clip=2, epochs=3, epsilon=1.0).method.clip == 2
 
 
 def test_relations_follow_from_sampling():

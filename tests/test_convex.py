@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-import dpdt
 from dpdt.models.bounds import linear_bounds
 from dpdt.models.networks import BoundedLinear, bounded_linear, bounds_of
+from tests.numbers import train
 
 
 @settings(max_examples=100)
@@ -77,7 +77,7 @@ def data():
 
 def test_a_run_with_the_convex_bound_as_its_headline():
     reach = 2 * 0.1 * linear_bounds(1.0).gradient
-    result = dpdt.train(bounded_linear(4, 2, 1.0), data(), clip=1.01 * reach, **OPTIONS)
+    result = train(bounded_linear(4, 2, 1.0), data(), clip=1.01 * reach, **OPTIONS)
     assert result.privacy.proven.accountant == "hidden-state-convex"
     assert result.privacy.proven.observer == "last iterate"
     composition = next(g for g in result.privacy.guarantees if g.accountant == "composition")
@@ -87,7 +87,7 @@ def test_a_run_with_the_convex_bound_as_its_headline():
 def test_the_convex_bound_is_not_the_headline_where_all_iterates_may_be_seen():
     reach = 2 * 0.1 * linear_bounds(1.0).gradient
     options = {**OPTIONS, "clip": 1.01 * reach, "release": "all"}
-    result = dpdt.train(bounded_linear(4, 2, 1.0), data(), **options)
+    result = train(bounded_linear(4, 2, 1.0), data(), **options)
     assert result.privacy.proven.accountant == "composition"
     convex = next(g for g in result.privacy.guarantees if g.accountant == "hidden-state-convex")
     assert not convex.valid
@@ -105,7 +105,7 @@ def test_the_convex_bound_is_not_the_headline_where_all_iterates_may_be_seen():
 def test_it_is_refused_where_a_condition_fails(change, reason):
     options = {"clip": 10.0, **OPTIONS, **change}
     model = options.pop("model", None) or bounded_linear(4, 2, 1.0)
-    result = dpdt.train(model, data(), **options)
+    result = train(model, data(), **options)
     convex = next(g for g in result.privacy.guarantees if g.accountant == "hidden-state-convex")
     assert not convex.valid
     assert any(reason in c.why for c in convex.conditions if not c.holds)

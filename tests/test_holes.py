@@ -19,12 +19,12 @@ from dpdt.accounting import account
 from dpdt.algorithm.batch import Batch
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.training.loop import prepare, train
 from dpdt.models.networks import bounded_linear
 from dpdt.partition import Partition
 from dpdt.training import run as running
 from dpdt.training.compare import _set_aside
 from dpdt.training.run import run
+from tests.numbers import prepare, train
 
 SMALL = {"epochs": 2, "batch_size": 10}
 

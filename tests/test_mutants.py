@@ -31,14 +31,15 @@ from dpdt.lattice import FINE, on_lattice, spacing
 from dpdt.ledger import Block, Ledger, LedgerWriter, Setting, _chain
 from dpdt.mechanism import Blocks, BoundedSum, perturbed
 from dpdt.methods.gep.engine import GepEngine
-from dpdt.training.loop import fit, prepare, train
-from dpdt.training.step import Step
 from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, owners
-from dpdt.training import compare
+from dpdt.runs import Run
+from dpdt.training import compare, recorder
 from dpdt.training import run as running
-from dpdt.runs.folder import RunFolder
+from dpdt.training.loop import fit
+from dpdt.training.step import Step
+from tests.numbers import prepare, train
 
 from .accounting.test_composition import ledger as accounted
 from .accounting.test_conformance import make
@@ -1346,8 +1347,8 @@ class TestRun:
 
         spy(Step, "check")
         spy(LedgerWriter, "sync")
-        spy(RunFolder, "save_checkpoint")
-        monkeypatch.setattr(running, "PAUSE", -1.0)
+        spy(Run, "save_checkpoint")
+        monkeypatch.setattr(recorder, "PAUSE", -1.0)
         chosen = config.load("digits", ("train.epochs=2", "train.batch_size=700"))
         running.run(chosen, tmp_path / "run", show_progress=False)
         places = [i for i, name in enumerate(done) if name == "save_checkpoint"]
@@ -1356,7 +1357,7 @@ class TestRun:
             assert done[place - 2 : place] == ["check", "sync"]
 
     def test_what_others_may_read_of_a_run(self, tmp_path):
-        folder = RunFolder(tmp_path / "run")
+        folder = Run.create(tmp_path / "run", config.load("digits"))
         record = {"epoch": 1, "step": 4, "epsilon": 2.0, "accuracy": 0.5, "loss": 1.0}
         folder.metrics({**record, "nonfinite": 3, "seconds": 0.1})
         public = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
@@ -1367,9 +1368,9 @@ class TestRun:
         chosen = config.load("digits", ("train.epochs=1",))
         running.run(chosen, tmp_path / "cell", show_progress=False)
         with pytest.raises(InputError, match="is a finished run that no comparison made"):
-            compare._refuse_others(tmp_path, tmp_path / "cell", chosen)
-        (tmp_path / "cell" / compare.RESULT).write_text("{}")
-        compare._refuse_others(tmp_path, tmp_path / "cell", chosen)
+            compare._refuse_others(Run(tmp_path / "cell"), chosen)
+        Run(tmp_path / "cell").write_result({})
+        compare._refuse_others(Run(tmp_path / "cell"), chosen)
         other = config.load("digits", ("train.epochs=2",))
         with pytest.raises(InputError, match="was run with other settings"):
             compare._refuse_others(tmp_path, tmp_path / "cell", other)

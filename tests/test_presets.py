@@ -5,7 +5,7 @@ import torch
 
 from dpdt import config, data, models
 from dpdt.accounting import account
-from dpdt.cli.source import planned
+from dpdt.config import plan_of
 from dpdt.training.loop import prepare
 
 PAPER = ("cifar10", "cifar100", "imagenet100", "sst2")
@@ -20,7 +20,9 @@ def test_the_papers_experiments_and_their_small_twins_are_there():
 def test_a_preset_is_accounted_before_it_is_run(name):
     chosen = config.load(name)
     asked = chosen.privacy
-    privacy = account(planned(chosen), asked.delta, allow_large_delta=asked.allow_large_delta)
+    privacy = account(
+        plan_of(chosen).ledger(), asked.delta, allow_large_delta=asked.allow_large_delta
+    )
     assert privacy.proven.accountant != "paper"
     if name.removesuffix("-small") in PAPER:
         assert (chosen.method.memory, chosen.method.auxiliaries) == (

@@ -12,10 +12,10 @@ from dpdt import config
 from dpdt.data.access import fingerprint
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
-from dpdt.training.loop import prepare
+from dpdt.runs import Run
 from dpdt.training import run as running
-from dpdt.runs.folder import RunFolder
 from dpdt.training.run import run
+from tests.numbers import prepare
 
 SETS = {
     "dpdt": ("train.epochs=6",),
@@ -107,7 +107,7 @@ def test_long_runs_leave_a_checkpoint_after_an_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "PAUSE", -1.0)
     saved = []
     monkeypatch.setattr(
-        RunFolder, "save_checkpoint", lambda self, state: saved.append(state["step"]["engine"])
+        Run, "save_checkpoint", lambda self, state: saved.append(state["step"]["engine"])
     )
     run(config.load("digits", ("train.epochs=3",)), tmp_path / "run", show_progress=False)
     assert [s["steps"] for s in saved] == [1, 2, 3]

@@ -26,8 +26,8 @@ from torch import nn
 from dpdt.accounting import account
 from dpdt.accounting.composition import sensitivities
 from dpdt.errors import InputError
-from dpdt.training.loop import prepare
 from dpdt.models.networks import bounded_linear
+from tests.numbers import prepare
 
 CASES = int(os.environ.get("DPDT_CASES", "2000"))
 INPUTS, CLASSES = 7, 3

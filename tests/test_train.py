@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 import dpdt
 from dpdt import data
 from dpdt.ledger import Ledger
+from tests.numbers import prepare, train
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,7 +26,7 @@ def small(n=60):
 
 def test_one_call_trains_and_returns_model_privacy_and_history():
     x, y = small()
-    result = dpdt.train(
+    result = train(
         nn.Linear(4, 2), (x, y), test=(x, y), epochs=3, batch_size=20, epsilon=8.0, lr=0.5
     )
     assert 7.9 < result.privacy.epsilon <= 8.0
@@ -35,7 +36,7 @@ def test_one_call_trains_and_returns_model_privacy_and_history():
 
 
 def test_a_loop_of_ones_own():
-    step, loader = dpdt.prepare(
+    step, loader = prepare(
         nn.Linear(4, 2), small(), epochs=2, batch_size=20, epsilon=8.0, auxiliaries=5
     )
     spent = []
@@ -64,7 +65,7 @@ def test_a_torch_dataset_trains_like_its_tensors():
     for source in (Pairs(), small()):
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
-        dpdt.train(model, source, epochs=1, batch_size=20, noise=0.0, memory="none", auxiliaries=3)
+        train(model, source, epochs=1, batch_size=20, noise=0.0, memory="none", auxiliaries=3)
         results.append(model.weight.detach().clone())
     assert torch.equal(*results)
 
@@ -72,7 +73,7 @@ def test_a_torch_dataset_trains_like_its_tensors():
 def test_users_as_shards_give_a_user_level_guarantee():
     x, y = small()
     users = [i // 7 for i in range(60)]
-    result = dpdt.train(
+    result = train(
         nn.Linear(4, 2),
         (x, y),
         users=users,
@@ -85,13 +86,13 @@ def test_users_as_shards_give_a_user_level_guarantee():
     )
     assert result.privacy.proven.unit == "user"
     with pytest.raises(dpdt.InputError, match="users: must be given"):
-        dpdt.prepare(nn.Linear(4, 2), (x, y), unit="user", auxiliaries=4, batch_size=20, noise=1.0)
+        prepare(nn.Linear(4, 2), (x, y), unit="user", auxiliaries=4, batch_size=20, noise=1.0)
     with pytest.raises(dpdt.InputError, match="users: must be given"):
-        dpdt.prepare(nn.Linear(4, 2), (x, y), users=users, batch_size=20, noise=1.0)
+        prepare(nn.Linear(4, 2), (x, y), users=users, batch_size=20, noise=1.0)
 
 
 def test_batches_must_come_from_the_loader_once_and_in_order():
-    step, loader = dpdt.prepare(nn.Linear(4, 2), small(), epochs=2, batch_size=20, noise=1.0)
+    step, loader = prepare(nn.Linear(4, 2), small(), epochs=2, batch_size=20, noise=1.0)
     batches = list(loader)
     with pytest.raises(dpdt.InputError, match="each batch of the loader"):
         step(small())
@@ -105,25 +106,23 @@ def test_batches_must_come_from_the_loader_once_and_in_order():
 def test_data_that_cannot_be_used():
     model = nn.Linear(4, 2)
     with pytest.raises(dpdt.InputError, match="tensors of different lengths, 3, 4"):
-        dpdt.prepare(model, (torch.ones(3, 4), torch.ones(4)), noise=1.0, batch_size=2)
+        prepare(model, (torch.ones(3, 4), torch.ones(4)), noise=1.0, batch_size=2)
     with pytest.raises(dpdt.InputError, match="data: must be tensors"):
-        dpdt.prepare(model, "digits", noise=1.0)
+        prepare(model, "digits", noise=1.0)
     with pytest.raises(
         dpdt.InputError, match=r"train.batch_size: must be at most .* 60, found 256"
     ):
-        dpdt.prepare(model, small(), noise=1.0)
+        prepare(model, small(), noise=1.0)
 
 
 def test_a_growing_clip_is_accepted_with_a_warning_that_names_the_lemma():
     growing = {"kind": "steps", "epochs": [1], "factors": [1, 2]}
     with pytest.warns(UserWarning, match="Bound for Clipping Bias"):
-        dpdt.prepare(
-            nn.Linear(4, 2), small(), batch_size=20, noise=1.0, epochs=3, clip_schedule=growing
-        )
+        prepare(nn.Linear(4, 2), small(), batch_size=20, noise=1.0, epochs=3, clip_schedule=growing)
 
 
 def test_per_auxiliary_penalties_and_schedules_reach_the_ledger():
-    step, loader = dpdt.prepare(
+    step, loader = prepare(
         nn.Linear(4, 2),
         small(),
         batch_size=20,
@@ -148,7 +147,7 @@ def test_per_auxiliary_penalties_and_schedules_reach_the_ledger():
 
 def test_the_ledger_on_disk_says_what_was_done(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    result = dpdt.train(
+    result = train(
         nn.Linear(4, 2), small(), epochs=2, batch_size=20, noise=1.0, ledger=path, memory="none"
     )
     ledger = Ledger.read(path)
@@ -164,7 +163,7 @@ def test_a_step_is_recorded_before_it_is_taken(tmp_path):
         seen.append(Ledger.read(path).steps)
         raise RuntimeError("the machine goes down")
 
-    step, loader = dpdt.prepare(
+    step, loader = prepare(
         nn.Linear(4, 2), small(), loss=loss, batch_size=20, noise=1.0, ledger=path
     )
     with pytest.raises(RuntimeError, match="goes down"):
@@ -178,7 +177,7 @@ def test_a_fixed_noise_seed_repeats_and_is_marked():
     for _ in range(2):
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
-        fitted = dpdt.train(model, small(), epochs=1, batch_size=20, noise=1.0, noise_seed=1)
+        fitted = train(model, small(), epochs=1, batch_size=20, noise=1.0, noise_seed=1)
         results.append(model.weight.detach().clone())
         assert fitted.privacy.proven is None
     assert torch.equal(*results)
@@ -194,7 +193,7 @@ def test_the_demo_reaches_its_accuracy_at_a_proven_epsilon_of_8():
     examples, accuracies = data.load("digits"), []
     for _ in range(5):
         model = models.build(chosen.model, data.facts("digits"), 0)
-        result = dpdt.train(model, examples.train, test=examples.test, using=chosen)
+        result = train(model, examples.train, test=examples.test, using=chosen)
         accuracies.append(result.history[-1]["accuracy"])
         assert result.privacy.epsilon <= 8.0
     assert sum(accuracies) / 5 >= 0.92

@@ -6,21 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdt import account, config, data, models
+from dpdt import account, config
 from dpdt.accounting import check_delta
 from dpdt.accounting.calibrate import calibrate, scaled
 from dpdt.accounting.composition import squared_mu
-from dpdt.algorithm.blocks import Blocks
 from dpdt.errors import InputError
 from dpdt.ledger import Block, Header, Ledger, Setting
-from dpdt.methods.plan import plan
 
 
 def planned(source, *overrides):
-    chosen = config.load(source, overrides)
-    facts = data.facts(chosen.data.name)
-    blocks = Blocks.group(models.parameters(chosen.model, facts), chosen.method.granularity)
-    return plan(chosen, blocks, facts.examples).ledger()
+    return config.plan_of(config.load(source, overrides)).ledger()
 
 
 def ledger(runs, *, K=4, M=5, **options):

@@ -12,8 +12,8 @@ from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.layout import Layout
-from dpdt.training.loop import prepare
 from dpdt.models.loss import default_loss
+from tests.numbers import prepare
 
 X = torch.randn(90, 7, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 4, (90,), generator=torch.Generator().manual_seed(1))

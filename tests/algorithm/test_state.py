@@ -9,6 +9,7 @@ from torch import nn
 
 import dpdt
 from dpdt.errors import InputError
+from tests.numbers import prepare
 
 from .problems import classification, flat
 
@@ -37,7 +38,7 @@ STEPS = 12
 def start(kind, options):
     data = classification(40)
     chosen = {"epochs": 4, "batch_size": 12, "noise": 1.0, "lr": 0.1, **options}
-    return dpdt.prepare(network(kind), data, **chosen)
+    return prepare(network(kind), data, **chosen)
 
 
 def take(step, batches, number):
@@ -172,9 +173,9 @@ def test_a_ledger_that_does_not_begin_with_the_state_is_refused():
 def test_a_foreign_state_is_refused(change, what):
     data = classification(20)
     usual = {"batch_size": 10, "noise": 1.0, "memory": "none"}
-    one, _ = dpdt.prepare(nn.Linear(6, 3), data, **usual)
+    one, _ = prepare(nn.Linear(6, 3), data, **usual)
     changed = {"model": nn.Linear(6, 3), "data": data, **usual, **change}
-    two, _ = dpdt.prepare(changed.pop("model"), changed.pop("data"), **changed)
+    two, _ = prepare(changed.pop("model"), changed.pop("data"), **changed)
     with pytest.raises(InputError, match=f"belongs to a run with other ({what})"):
         two.load_state_dict(one.state_dict())
     with pytest.raises(InputError, match=f"belongs to a run with other ({what})"):
@@ -183,7 +184,7 @@ def test_a_foreign_state_is_refused(change, what):
 
 def test_an_engine_refuses_the_state_of_another_model_or_memory():
     data = classification(20)
-    one, _ = dpdt.prepare(nn.Linear(6, 3), data, batch_size=10, noise=1.0, memory="none")
-    two, _ = dpdt.prepare(nn.Linear(6, 3), data, batch_size=10, noise=1.0, memory="shared")
+    one, _ = prepare(nn.Linear(6, 3), data, batch_size=10, noise=1.0, memory="none")
+    two, _ = prepare(nn.Linear(6, 3), data, batch_size=10, noise=1.0, memory="shared")
     with pytest.raises(InputError, match="another model or memory"):
         two.engine.load_state_dict(one.engine.state_dict())

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from dpdt import config, data
-from dpdt.methods.canaries import Marked, Planted, coordinates, marked, marked_loss
+from dpdt import account, config, data
 from dpdt.errors import InputError
-from dpdt.training.loop import prepare
+from dpdt.methods.canaries import WITHIN, Marked, Planted, coordinates, marked_loss
+from dpdt.training.run import Assembled, canaries_of
+from tests.numbers import prepare
 
 DIGITS = data.load("digits").train
 SETS = ("audit.canaries=60", "privacy.epsilon=3.0")
@@ -18,12 +19,12 @@ SETS = ("audit.canaries=60", "privacy.epsilon=3.0")
 
 def planted(*overrides, method=None):
     chosen = config.load("digits", (*SETS, *overrides), method)
-    return Planted.plant(DIGITS, chosen), chosen
+    return Planted.plant(DIGITS, canaries_of(chosen)), chosen
 
 
 @pytest.mark.parametrize("kind", ["mislabelled", "noise"])
 def test_where_examples_are_replaced_a_stand_in_takes_the_place(kind):
-    found, _ = planted(f"audit.canary={kind}")
+    found, _ = planted(f"audit.canary={kind}", "privacy.relation=replace-one")
     assert found.absent is None
     x, y = found.data
     changed = np.flatnonzero(((x != DIGITS[0]).flatten(1).any(1) | (y != DIGITS[1])).numpy())
@@ -60,7 +61,7 @@ def test_where_examples_are_added_or_removed_the_place_stays_empty(method):
 
 
 def test_absence_is_refused_where_examples_are_replaced():
-    chosen = config.load("digits", ())
+    chosen = config.load("digits", ("privacy.relation=replace-one",))
     with pytest.raises(InputError, match="none can be absent"):
         prepare(nn.Linear(64, 10), DIGITS, absent=np.ones(1437, dtype=bool), using=chosen)
 
@@ -77,9 +78,10 @@ def test_coins_are_fair_and_secret():
 
 def test_the_same_again_from_its_record():
     found, chosen = planted("audit.canary=gradient")
-    again = Planted.again(DIGITS, chosen, found.record())
+    again = Planted.again(DIGITS, canaries_of(chosen), found.record())
     for a, b in zip(found.data, again.data, strict=True):
         assert torch.equal(a, b)
+    assert torch.equal(found.pulls.marks, again.pulls.marks)
     assert np.array_equal(found.included, again.included)
 
 
@@ -109,17 +111,19 @@ def test_gradient_canaries_go_through_the_engine_vectorised_and_clipped():
         (
             "audit.canaries=60",
             "audit.canary=gradient",
-            "privacy.epsilon=900.0",
             "train.epochs=1",
             "method.memory=none",
+            "method.sampling=partition",
+            "method.lr=1.8",
+            "method.averaging=0.0",
+            "method.noise=1e-9",
         ),
     )
-    method, privacy = replace(chosen.method, noise=1e-9), replace(chosen.privacy, epsilon=None)
-    chosen = replace(chosen, method=method, privacy=privacy)
-    found = Planted.plant((torch.zeros_like(DIGITS[0]), DIGITS[1]), chosen)
+    chosen = replace(chosen, privacy=replace(chosen.privacy, epsilon=None))
+    found = Planted.plant((torch.zeros_like(DIGITS[0]), DIGITS[1]), canaries_of(chosen))
     inner = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     start = inner[1].weight.detach().clone()
-    step, loader = prepare(marked(inner, chosen), found.data, loss=marked_loss, using=chosen)
+    step, loader = prepare(inner, found.data, pulls=found.pulls, using=chosen)
     for batch in loader:
         assert step(batch).nonfinite == 0
     (how,) = step.engine.executor.found.values()
@@ -147,10 +151,17 @@ def test_canaries_that_cannot_be(overrides, method, message):
         planted(*overrides, method=method)
 
 
-def test_gradient_canaries_need_decoupled_training_and_enough_parameters():
-    chosen = config.load("digits", ("audit.canaries=60", "audit.canary=gradient"), "dpsgd")
-    with pytest.raises(InputError, match="for dpsgd use mislabelled or noise"):
-        marked(nn.Linear(64, 10), chosen)
+@pytest.mark.parametrize("method", ["pate", "plain"])
+def test_gradient_canaries_need_clipped_gradients(method):
+    """Whether the run is told beforehand or made."""
+    sets = ("audit.canaries=60", "audit.canary=gradient", "privacy.epsilon=3.0")
+    chosen = config.load("digits", sets, method)
+    for attempt in (config.plan_of, lambda c: Assembled.of(c, None, None)):
+        with pytest.raises(InputError, match=f"{method} has none; use mislabelled or noise"):
+            attempt(chosen)
+
+
+def test_gradient_canaries_need_enough_parameters():
     with pytest.raises(InputError, match="the model has 20, found 60"):
         coordinates(20, 60, 0)
 
@@ -159,4 +170,40 @@ def test_noise_needs_numbers():
     chosen = config.load("digits", (*SETS, "audit.canary=noise"))
     tokens = ({"input_ids": torch.ones(1437, 4, dtype=torch.long)}, DIGITS[1])
     with pytest.raises(InputError, match="not of tokens"):
-        Planted.plant(tokens, chosen)
+        Planted.plant(tokens, canaries_of(chosen))
+
+
+@pytest.mark.parametrize("kind", ["mislabelled", "noise", "gradient"])
+@pytest.mark.parametrize("method", ["dpdt", "dpsgd", "gep"])
+def test_canaries_never_change_the_plan(kind, method):
+    """They used to switch the preconditioner off, and so to move the learning rate."""
+    plain = config.load("digits", ("train.epochs=3",), method)
+    audited = config.load(
+        "digits", ("train.epochs=3", "audit.canaries=60", f"audit.canary={kind}"), method
+    )
+    plans = [Assembled.of(c, None, None).prepare(c, False)[0].plan for c in (plain, audited)]
+    assert plans[0].header == plans[1].header
+    assert plans[0].runs == plans[1].runs
+    assert plans[1].header == config.plan_of(audited).header
+
+
+@pytest.mark.parametrize("memory", ["none", "shared"])
+def test_a_pull_keeps_to_the_bound_that_a_guarantee_rests_on(memory):
+    """The convex bound holds of losses with gradients below it, as the pull of a canary is."""
+    chosen = config.load(
+        "digits",
+        (
+            "model.radius=1", "audit.canaries=40", "audit.canary=gradient", "train.epochs=2",
+            f"method.memory={memory}", "method.sampling=partition", "method.lr=1.0",
+            "method.averaging=0.0", "method.clip=3.0", "privacy.release=last",
+        ),
+    )  # fmt: skip
+    step, loader = Assembled.of(chosen, None, None).prepare(chosen, False)
+    told, done = (
+        {g.accountant: (g.epsilon, g.valid) for g in account(plan.ledger(), 1e-5).guarantees}
+        for plan in (config.plan_of(chosen), step.plan)
+    )
+    assert told == done
+    assert done["hidden-state-convex"][1] == (memory == "none")
+    learner, bound = step.engine.executor.model, step.plan.problem.bounds.gradient
+    assert learner.strength == WITHIN * bound < bound

@@ -13,7 +13,7 @@ import pytest
 from dpdt import config
 from dpdt.accounting import by_name
 from dpdt.cli.paste import by_kind
-from dpdt.cli.source import planned
+from dpdt.config import plan_of
 from dpdt.ledger import Block, Ledger, LedgerWriter
 
 
@@ -192,7 +192,7 @@ def test_a_large_delta_by_name(tmp_path):
 def test_account_takes_delta_and_the_missing_end_from_the_run_itself(tmp_path):
     text = "[privacy]\ndelta = 0.01\nallow_large_delta = true\n[method]\nlr = 0.1\nnoise = 0.1\n"
     (tmp_path / "config.toml").write_text(text)
-    plan = planned(config.load(str(tmp_path / "config.toml")))
+    plan = plan_of(config.load(str(tmp_path / "config.toml"))).ledger()
     writer = LedgerWriter(plan.header)
     writer.open(tmp_path / "ledger.jsonl")
     writer.step(plan.runs[0].setting)
@@ -301,7 +301,7 @@ def write(path, *lines):
 
 def planned_epsilon(source, *settings):
     chosen = config.load(source, settings)
-    return by_name("composition").guarantee(planned(chosen), chosen.privacy.delta).epsilon
+    return by_name("composition").guarantee(plan_of(chosen).ledger(), chosen.privacy.delta).epsilon
 
 
 @pytest.mark.parametrize("name", PASTED)

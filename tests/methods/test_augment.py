@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from dpdt.errors import InputError
 from dpdt.training.augment import Augment, crop_and_flip
-from dpdt.training.loop import prepare
+from tests.numbers import prepare
 
 
 @pytest.mark.parametrize(("row", "column", "flip"), [(0, 0, 0), (3, 8, 1), (8, 4, 0), (4, 4, 1)])

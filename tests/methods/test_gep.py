@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Batch
 from dpdt.errors import InputError
-from dpdt.training.loop import prepare, train
+from tests.numbers import prepare, train
 
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(40, 5, generator=generator)

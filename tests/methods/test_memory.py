@@ -7,8 +7,8 @@ from torch import nn
 from dpdt import config
 from dpdt.errors import InputError
 from dpdt.methods import dpdt
-from dpdt.training.loop import prepare
 from dpdt.methods.ram import available
+from tests.numbers import prepare
 
 
 def test_the_state_of_the_cifar10_preset():

@@ -1,5 +1,6 @@
 """The defaults: a learning rate that fits the noise, for any model, and what speaks against it."""
 
+from dataclasses import asdict, fields
 from types import SimpleNamespace
 
 import pytest
@@ -10,11 +11,14 @@ from torch.func import functional_call, jacrev
 import dpdt
 from dpdt import config, data
 from dpdt.accounting import account
-from dpdt.cli.source import planned
-from dpdt.config import OWN, RULE, Method
+from dpdt.config import plan_of
 from dpdt.errors import InputError
+from dpdt.methods import METHODS
+from dpdt.methods.dpdt import Dpdt
+from dpdt.methods.rate import reach_of as reach
+from dpdt.methods.rate import typical
+from dpdt.methods.settings import PrivacySettings
 from dpdt.training.loop import prepare
-from dpdt.methods.rate import reach, typical
 
 X = torch.rand(60, 6, generator=torch.Generator().manual_seed(0)) * 2 - 1
 Y = torch.arange(60) % 3
@@ -24,54 +28,45 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 3))
 
 
-def values(method: Method, table: dict) -> dict:
-    return {name: getattr(method, name) for name in table}
-
-
 # which defaults
 
 
-def test_with_nothing_given_the_rule_is_the_default():
-    assert values(Method(), RULE) == RULE
-    assert values(Method(clip=2.0), RULE) == {**RULE, "clip": 2.0}
-    assert values(Method(lr="auto", noise=1.0), RULE) == RULE
+def test_the_rule_is_the_default():
+    method = Dpdt()
+    assert (method.lr, method.penalty, method.averaging, method.preconditioner) == ("auto",) * 4
+    assert (method.sampling, method.granularity, method.memory) == ("poisson", "model", "shared")
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"lr": 0.1},
-        {"penalty": 1.0},
-        {"noise": 1.0},
-        {"sampling": "partition"},
-        {"granularity": "layer"},
-        {"preconditioner": "identity"},
-        {"global_lr": 0.99},
-        {"memory": "auxiliary"},
-        {"memory": "none"},
-        {"auxiliaries": 4},
-        {"clip": {"linear": 0.1, "norm": 0.05}},
-        {"reshuffle": True},
-    ],
-)
-def test_a_run_of_ones_own_numbers_starts_from_plain_ones(given):
-    """So files that say how to train mean what they meant before there was a rule."""
-    assert values(Method(**given), OWN) == {**OWN, **{k: v for k, v in given.items() if k in OWN}}
+@pytest.mark.parametrize("given", [{"global_lr": 1.0}, {"noise": 1.0}, {"lr": 0.5}, {"clip": 0.1}])
+def test_no_key_changes_the_default_of_another(given):
+    """To write down a value, even the one that is the default, used to change eight others."""
+    told, plain = asdict(Dpdt(**given)), asdict(Dpdt())
+    assert {k for k in told if told[k] != plain[k]} == {
+        k for k in given if given[k] != getattr(Dpdt(), k)
+    }
+
+
+def test_every_key_of_every_method_has_one_default():
+    for kind in METHODS.values():
+        for field in fields(kind):
+            check = field.metadata["check"]
+            assert field.default is None or check(field.default), (kind, field.name)
 
 
 def test_a_file_is_written_with_the_values_it_stands_for():
-    tables = config.Config(privacy=config.Privacy(epsilon=3.0)).as_tables()
-    assert {name: tables["method"][name] for name in RULE} == RULE
+    tables = config.Config(privacy=PrivacySettings(epsilon=3.0)).as_tables()
+    assert tables["method"] == {k: v for k, v in asdict(Dpdt()).items() if v is not None}
 
 
 def test_auto_is_refused_where_its_reasoning_does_not_hold():
     for override, message in (
-        ("method.penalty=1.0", "must be 'auto' when method.lr is"),
-        ("method.memory=none", "'auto' is for"),
-        ("method.sampling=partition", "'auto' is for"),
-        ("method.auxiliaries=10", "'auto' is for"),
-        ("method.granularity=layer", "'auto' is for"),
+        ("method.penalty=1.0", "needs penalty = 'auto', found 1.0"),
+        ("method.memory=none", "needs memory = 'shared', found 'none'"),
+        ("method.sampling=partition", "needs sampling = 'poisson', found 'partition'"),
+        ("method.auxiliaries=10", "needs auxiliaries = 'per-example', found 10"),
+        ("method.granularity=layer", "needs granularity = 'model', found 'layer'"),
         ("method.preconditioner=rmsprop", "'auto' is for a step as long as its gradient"),
+        ("privacy.accountant=hidden-state-convex", "needs privacy.accountant = 'composition'"),
     ):
         with pytest.raises(InputError, match=message):
             config.load("digits", (override,), "dpdt")
@@ -93,7 +88,7 @@ def test_the_preconditioner_is_public_where_that_can_be():
 
 def test_what_is_told_beforehand_is_what_is_done():
     """`dpdt account` knows no model: it must find the same preconditioner and the same ε."""
-    told = planned(config.load("digits", ("method.preconditioner=auto",), "dpdt"))
+    told = plan_of(config.load("digits", ("method.preconditioner=auto",), "dpdt")).ledger()
     assert told.header.preconditioner == "public"
     examples = data.load("digits")
     public, examples = data.set_aside(examples, 100)
@@ -104,7 +99,7 @@ def test_what_is_told_beforehand_is_what_is_done():
         g.epsilon for g in account(told, 1e-5).guarantees
     ]
     overrides = ("method.preconditioner=auto", "model.name=mlp")
-    assert planned(config.load("digits", overrides, "dpdt")).header.preconditioner == "identity"
+    assert plan_of(config.load("digits", overrides, "dpdt")).header.preconditioner == "identity"
 
 
 # how far θ reaches
@@ -257,8 +252,8 @@ def test_the_learning_rate_lets_a_fixed_amount_of_noise_through(epsilon):
 
 def test_the_learning_rate_does_not_change_what_is_guaranteed():
     target = ("privacy.epsilon=3.0",)
-    ledger = planned(config.load("digits", target, "dpdt"))
-    fixed = planned(config.load("digits", (*target, "method.lr=0.5"), "dpdt"))
+    ledger = plan_of(config.load("digits", target, "dpdt")).ledger()
+    fixed = plan_of(config.load("digits", (*target, "method.lr=0.5"), "dpdt")).ledger()
     assert ledger.runs[0].setting.noise == fixed.runs[0].setting.noise
     assert ledger.runs[0].setting.lr != fixed.runs[0].setting.lr
     assert fixed.runs[0].setting.penalty == pytest.approx(0.2)

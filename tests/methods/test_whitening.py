@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-import dpdt
 from dpdt import config, data, models
 from dpdt.errors import InputError
-from dpdt.training.loop import prepare
 from dpdt.methods.dpdt.whitening import Whitened, Whitening
+from tests.numbers import prepare, train
 
 generator = torch.Generator().manual_seed(0)
 MIX = torch.randn(6, 6, generator=generator, dtype=torch.float64)
@@ -87,9 +86,9 @@ def test_a_step_is_a_step_of_the_engine_on_transformed_inputs():
     model, reference = nn.Linear(6, 3), nn.Linear(6, 3)
     for p in reference.parameters():
         nn.init.zeros_(p)
-    dpdt.train(model, (x, y), public=public, preconditioner="public", **options)
+    train(model, (x, y), public=public, preconditioner="public", **options)
     whitening = Whitening.of(public)
-    dpdt.train(reference, (whitening.apply(x), y), **options)
+    train(reference, (whitening.apply(x), y), **options)
     folded = nn.Linear(6, 3)
     whitening.fold_(reference, folded)
     assert torch.allclose(model.weight, folded.weight, atol=1e-6)
@@ -173,7 +172,7 @@ def test_the_rule_beats_what_it_replaces_on_digits():
         accuracies = []
         for _ in range(5):
             model = models.build(chosen.model, data.facts("digits"), 0)
-            fitted = dpdt.train(model, examples.train, test=examples.test, public=public,
+            fitted = train(model, examples.train, test=examples.test, public=public,
                                 using=chosen)  # fmt: skip
             accuracies.append(fitted.history[-1]["accuracy"])
         means.append(sum(accuracies) / 5)

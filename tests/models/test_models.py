@@ -6,8 +6,8 @@ import torch
 from dpdt import config, data, models
 from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.layout import parameters_of
-from dpdt.config import Model
 from dpdt.errors import InputError
+from dpdt.models.settings import ModelSettings as Model
 
 CIFAR = data.facts("cifar10")
 

@@ -9,12 +9,13 @@ import transformers
 
 from dpdt import data, models
 from dpdt.algorithm.layout import parameters_of
-from dpdt.config import Model, settings
+from dpdt.config import training
 from dpdt.data import Examples
 from dpdt.errors import InputError
-from dpdt.training.loop import prepare, train
-from dpdt.models.loss import accuracy
 from dpdt.models import pretrained
+from dpdt.models.loss import accuracy
+from dpdt.models.settings import ModelSettings as Model
+from tests.numbers import prepare, train
 
 WORDS = ["good", "bad", "film", "a", "the", "was", "very"]
 TEXTS = ["a good film", "a bad film", "the film was very good", "bad bad", "the very good", "bad"]
@@ -142,7 +143,7 @@ def test_settings_of_the_paper_reach_the_adapters(encoder):
     model = models.build(Model(name="tiny", trained="lora"), FACTS, 0)
     adapter = next(m for n, m in model.named_modules() if n.endswith("self.query"))
     assert adapter.scaling == {"default": 32 / 16}
-    assert settings(noise=1.0).method.name == "dpdt"
+    assert training(noise=1.0).method.name == "dpdt"
 
 
 def test_features_of_a_text_do_not_depend_on_the_others(encoder):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dpdt import data, models
-from dpdt.config import Model
 from dpdt.errors import InputError
 from dpdt.models.scattering import Scattering, averaging, morlet
+from dpdt.models.settings import ModelSettings as Model
 
 
 def test_a_wavelet_has_mean_zero_and_sees_its_own_angle():
