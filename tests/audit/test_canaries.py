@@ -198,7 +198,7 @@ def test_a_pull_keeps_to_the_bound_that_a_guarantee_rests_on(memory):
             "method.averaging=0.0", "method.clip=3.0", "privacy.release=last",
         ),
     )  # fmt: skip
-    step, loader = Assembled.of(chosen, None, None).prepare(chosen, False)
+    step, _ = Assembled.of(chosen, None, None).prepare(chosen, False)
     told, done = (
         {g.accountant: (g.epsilon, g.valid) for g in account(plan.ledger(), 1e-5).guarantees}
         for plan in (config.plan_of(chosen), step.plan)

@@ -32,17 +32,19 @@ def kinds(parameters):
 )
 def test_a_model_is_what_its_description_says(model, facts):
     """Accounting goes by the description, without building: same names, kinds, sizes, order."""
-    assert parameters_of(models.build(model, facts, 0)) == models.parameters(model, facts)
+    assert parameters_of(models.build(model, facts, 0)) == models.parameters(
+        model, facts, augment=True
+    )
 
 
 def test_resnet18_is_the_published_one():
-    parameters = models.parameters(Model(name="resnet18"), CIFAR)
+    parameters = models.parameters(Model(name="resnet18"), CIFAR, False)
     assert sum(p.size for p in parameters) == 11_173_962
     assert kinds(parameters) == {"conv": 20, "norm": 20, "linear": 1}
 
 
 def test_vit_small_is_the_published_one():
-    parameters = models.parameters(Model(name="vit-small"), data.facts("imagenet100"))
+    parameters = models.parameters(Model(name="vit-small"), data.facts("imagenet100"), False)
     assert sum(p.size for p in parameters) == 21_704_164  # 22.05M with the 1000-class head
     # 12 layers × (4 attention + 2 MLP) + head; 12 × 2 + 1 norms; patches; class token, positions
     assert kinds(parameters) == {"conv": 1, "linear": 73, "norm": 25, "other": 1}
@@ -50,7 +52,7 @@ def test_vit_small_is_the_published_one():
 
 def test_gpt2_medium_with_lora_is_the_published_one():
     chosen = config.load("sst2").model
-    parameters = models.parameters(chosen, data.facts("sst2"))
+    parameters = models.parameters(chosen, data.facts("sst2"), False)
     assert sum(p.size for p in parameters) == 24 * 16 * (1024 + 3072) + 2 * 1024
     with torch.device("meta"):
         model = models.build(
@@ -62,7 +64,10 @@ def test_gpt2_medium_with_lora_is_the_published_one():
 
 
 def test_the_small_cnn_is_the_published_one():
-    assert sum(p.size for p in models.parameters(Model(name="cnn"), data.facts("mnist"))) == 26_010
+    assert (
+        sum(p.size for p in models.parameters(Model(name="cnn"), data.facts("mnist"), False))
+        == 26_010
+    )
 
 
 @pytest.mark.parametrize(

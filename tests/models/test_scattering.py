@@ -55,7 +55,7 @@ def test_only_the_head_is_trained_on_features_computed_once():
     ready = models.inputs(model, chosen, examples, augment=False)
     assert ready.train[0].shape == (6, 81)
     torch.testing.assert_close(model.head(ready.train[0]), model(x))
-    assert [p.name for p in models.parameters(chosen, facts)] == ["head.weight", "head.bias"]
+    assert [p.name for p in models.parameters(chosen, facts, False)] == ["weight", "bias"]
     assert models.inputs(model, chosen, examples, augment=True).train[0] is x
     with pytest.raises(InputError, match=r"model.pool: .* found 3"):
         models.build(Model(name="scatter", pool=3), facts, 0)

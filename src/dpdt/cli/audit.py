@@ -10,6 +10,7 @@ import click
 
 from dpdt.cli import options
 from dpdt.errors import InputError
+from dpdt.runs import Run
 
 if TYPE_CHECKING:
     from dpdt.audit.worst_case import Case
@@ -64,7 +65,6 @@ def command(
         return _tell(cases, confidence, strict=strict, figure=figure, as_json=as_json)
     from dpdt.audit.run import audit
     from dpdt.report.audit import draw, table
-    from dpdt.runs import Run
     from dpdt.training.progress import counting
 
     with counting("shadow models", shadows, enabled=not as_json) as advance:

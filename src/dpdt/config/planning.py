@@ -14,7 +14,7 @@ def problem_of(config: Config) -> Problem:
     facts = data.facts(config.data.name, config.data.limit)
     return Problem(
         examples=facts.examples,
-        parameters=tuple(models.parameters(config.model, facts)),
+        parameters=tuple(models.parameters(config.model, facts, config.train.augment)),
         bounds=models.bounds(config.model) if facts.in_memory else None,
         public=config.data.public,
         linear=models.is_linear(config.model, config.train.augment),

@@ -47,11 +47,12 @@ def check(model: ModelSettings, facts: Facts) -> None:
         )
 
 
-def parameters(model: ModelSettings, facts: Facts) -> list[Parameter]:
-    """The trained parameters of a model on a data set; known models are not built for it."""
+def parameters(model: ModelSettings, facts: Facts, augment: bool) -> list[Parameter]:
+    """The parameters of what is trained on a data set; known models are not built for it."""
     check(model, facts)
     if model.name in _DESCRIBE and model.trained == "all":
-        return _DESCRIBE[model.name](model, facts)
+        found = _DESCRIBE[model.name](model, facts)
+        return [_of_head(p) for p in found] if has_features(model, augment) else found
     if model.name in describe.GPT2 and model.trained == "lora":
         layers, width = describe.GPT2[model.name]
         return describe.gpt2_lora(
@@ -62,7 +63,12 @@ def parameters(model: ModelSettings, facts: Facts) -> list[Parameter]:
         )
     from dpdt.algorithm.layout import parameters_of
 
-    return parameters_of(build(model, facts, 0))
+    return parameters_of(learner(build(model, facts, 0), model, augment))
+
+
+def _of_head(parameter: Parameter) -> Parameter:
+    """A parameter of the head, as it is called where the head is all that is trained."""
+    return replace(parameter, name=parameter.name.removeprefix("head."), layer="model")
 
 
 def bounds(model: ModelSettings) -> Bounds | None:
