@@ -81,7 +81,8 @@ def dpdt(
     sizes += (len(x) - sum(sizes),)
 
     def step() -> None:
-        engine.step(Batch(step=engine.steps, epoch=0, data=(x, y), sizes=sizes))
+        batch = Batch(step=engine.steps, epoch=0, data=(x, y), sizes=sizes)
+        engine.step(batch, recipe.at(0))
 
     return step
 

@@ -1126,9 +1126,23 @@ ENGINES = [
     Mutation(
         "algorithm/engine.py",
         "a step is taken with another setting than was recorded",
-        "self._step(batch, setting or self.recipe.at(batch.epoch))",
+        "self._step(batch, setting)",
         "self._step(batch, self.recipe.at(batch.epoch))",
         (LATTICE,),
+    ),
+    Mutation(
+        "algorithm/engine.py",
+        "auxiliaries take the mean penalty, not their own",
+        "penalties = setting.penalties or (setting.penalty,)",
+        "penalties = (setting.penalty,)",
+        (AGREES,),
+    ),
+    Mutation(
+        "algorithm/recipe.py",
+        "the penalties of each auxiliary are not recorded",
+        "penalties=() if self.shared_penalty else penalties,",
+        "penalties=(),",
+        (TRAIN,),
     ),
     Mutation(
         "algorithm/engine.py",

@@ -33,6 +33,11 @@ def engine_for(model, loss=cross_entropy, *, granularity="layer", seed=0, engine
     )
 
 
+def take_step(engine, batch):
+    """One step, with the setting that the recipe has for its epoch."""
+    return engine.step(batch, engine.recipe.at(batch.epoch))
+
+
 def batch_of(data, sizes, step=0, epoch=0):
     return Batch(step=step, epoch=epoch, data=data, sizes=tuple(sizes))
 

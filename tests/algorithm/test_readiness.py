@@ -4,7 +4,7 @@ from torch import nn
 
 from dpdt import InputError, make_private_ready
 
-from .problems import batch_of, classification, cross_entropy, engine_for, flat
+from .problems import batch_of, classification, cross_entropy, engine_for, flat, take_step
 
 
 def test_batchnorm_is_refused_with_the_reason_and_the_remedy():
@@ -70,5 +70,5 @@ def test_a_buffer_that_changes_is_refused_before_anything_is_published(
     if not together:
         monkeypatch.setattr(engine.executor, "_together", lambda *_: None)
     with pytest.raises(InputError, match="buffer 'mean' changed"):
-        engine.step(batch_of(classification(8), (2, 2, 2, 2)))
+        take_step(engine, batch_of(classification(8), (2, 2, 2, 2)))
     assert torch.equal(before, flat(model))
