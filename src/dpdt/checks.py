@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpdt.algorithm import schedule
 from dpdt.errors import InputError
 from dpdt.keys import AUTO, PUBLIC, is_integer
+from dpdt.methods.schedules import schedule_of
 
 if TYPE_CHECKING:
     from dpdt.config import Dpsgd, Gep, Method, Pate, Privacy, Train
@@ -40,9 +40,9 @@ def check_peer(method: Dpsgd | Gep | Pate, privacy: Privacy) -> None:
 def check_together(method: Method, train: Train, privacy: Privacy) -> None:
     """Combinations that cannot be trained or accounted, each refused with its reason."""
     for name in ("clip_schedule", "noise_schedule"):
-        schedule.parse(getattr(method, name), key=name)
+        schedule_of(name, getattr(method, name))
     if not isinstance(method.penalty_schedule, tuple):
-        schedule.parse(method.penalty_schedule, key="penalty_schedule")
+        schedule_of("penalty_schedule", method.penalty_schedule)
     lists = [
         name
         for name in ("penalty", "penalty_schedule")

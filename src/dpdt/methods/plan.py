@@ -17,15 +17,16 @@ import numpy as np
 
 from dpdt.accounting import by_name, check_delta
 from dpdt.accounting.calibrate import calibrate
-from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import Blocks
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
+from dpdt.algorithm.schedule import grows
 from dpdt.config import Dpsgd, Gep, Method, Pate, Plain, Settings, Train
 from dpdt.errors import InputError
 from dpdt.keys import AUTO, PUBLIC
 from dpdt.lattice import on_lattice
 from dpdt.ledger import Block, Header, Ledger, Run, Setting
+from dpdt.methods.schedules import schedule_of
 from dpdt.models.bounds import Bounds
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
@@ -379,7 +380,7 @@ def _decoupled(
     clip = blocks.expand(method.clip, "method.clip")
     noise = clip if method.noise is None else blocks.expand(method.noise, "method.noise")
     recipe = _recipe(method, auxiliaries, clip, noise, train.epochs * batches)
-    if schedule.grows(recipe.clip_schedule, train.epochs):
+    if grows(recipe.clip_schedule, train.epochs):
         warnings.warn(
             "method.clip_schedule grows: the lemma 'Bound for Clipping Bias' needs a clipping "
             "threshold that never increases, so it no longer bounds the bias κ",
@@ -442,9 +443,9 @@ def _recipe(
         lr=float(lr),
         global_lr=method.global_lr,
         penalty=tuple(penalty) if isinstance(penalty, tuple | list) else (float(penalty),),
-        clip_schedule=schedule.parse(method.clip_schedule, key="clip_schedule"),
-        noise_schedule=schedule.parse(method.noise_schedule, key="noise_schedule"),
-        penalty_schedule=tuple(schedule.parse(t, key="penalty_schedule") for t in tables),
+        clip_schedule=schedule_of("clip_schedule", method.clip_schedule),
+        noise_schedule=schedule_of("noise_schedule", method.noise_schedule),
+        penalty_schedule=tuple(schedule_of("penalty_schedule", t) for t in tables),
         memory=method.memory,
         preconditioner=Preconditioner(
             name=name,
