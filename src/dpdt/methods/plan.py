@@ -26,7 +26,7 @@ from dpdt.errors import InputError
 from dpdt.keys import AUTO, PUBLIC
 from dpdt.lattice import on_lattice
 from dpdt.ledger import Block, Header, Ledger, Run, Setting
-from dpdt.methods.schedules import schedule_of
+from dpdt.methods.schedules import refuse_vanishing, schedule_of
 from dpdt.models.bounds import Bounds
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
@@ -380,6 +380,7 @@ def _decoupled(
     clip = blocks.expand(method.clip, "method.clip")
     noise = clip if method.noise is None else blocks.expand(method.noise, "method.noise")
     recipe = _recipe(method, auxiliaries, clip, noise, train.epochs * batches)
+    refuse_vanishing(recipe.penalty_schedule, train.epochs)
     if grows(recipe.clip_schedule, train.epochs):
         warnings.warn(
             "method.clip_schedule grows: the lemma 'Bound for Clipping Bias' needs a clipping "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from dpdt.algorithm.schedule import PAPER_CLIP, PAPER_PENALTY, Schedule, parse
@@ -17,3 +18,14 @@ def schedule_of(key: str, value: Any) -> Schedule:
     except InputError as error:
         part = str(error).partition(": ")[0].isidentifier()  # "kind: must be one of …"
         raise InputError(f"method.{key}{'.' if part else ': '}{error}") from None
+
+
+def refuse_vanishing(schedules: Iterable[Schedule], epochs: int) -> None:
+    """Refuse schedules of ρ that reach 0: a step on θ has size η_θ/ρ."""
+    for schedule in schedules:
+        for epoch in range(epochs):
+            if not schedule.factor(epoch) > 0:
+                raise InputError(
+                    f"method.penalty_schedule: must stay above 0, found 0 in epoch {epoch}, "
+                    "counted from 0"
+                )
