@@ -123,7 +123,7 @@ def test_contributions_of_any_gradient_are_bounded(values, multiplier, memory, n
         kept.multiplier.copy_(buffer(layout, multiplier))
         kept.norms.copy_(layout.norms(kept.multiplier))
     limits = torch.full((3,), clip, dtype=torch.float64)
-    step = memories.Step(
+    step = memories.StepValues(
         index=0,
         clip=limits,
         penalty=torch.tensor([[rho]], dtype=torch.float64),

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
@@ -86,7 +86,7 @@ def test_engine_equals_transcription(case):
     clip = tuple(case["clip"] * generator.uniform(0.5, 2, layout.count))
     noise = tuple(case["noise"] * generator.uniform(0.5, 2, layout.count))
     recipe = Recipe(clip=clip, noise=noise, **case["options"])
-    engine = Engine(
+    engine = Decoupled(
         model,
         loss,
         recipe,

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.executor import How
 
 from .problems import batch_of, classification, cross_entropy, engine_for, take_step
 
 
-def contributions(engine: Engine, batch):
+def contributions(engine: Decoupled, batch):
     """The contributions of a step, caught on their way to the sum."""
     caught = {}
     inner = engine.memory.contribute_

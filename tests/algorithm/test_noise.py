@@ -10,7 +10,7 @@ from randomgen import AESCounter
 from scipy import stats
 from torch import nn
 
-from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.recipe import Recipe
 from dpdt.errors import InputError
@@ -35,7 +35,7 @@ def draws_of_a_step(source=None, **options):
     by_name = {f"parts.{i}": s for i, s in enumerate(SIGMAS)}
     sigmas = tuple(by_name[b.name] for b in layout.blocks.blocks)
     recipe = Recipe(auxiliaries=3, clip=(1.0,) * 4, noise=sigmas, lr=0.1, global_lr=1.0, **options)
-    engine = Engine(model, lambda m, x: m(x), recipe, granularity="tensor", noise=source)
+    engine = Decoupled(model, lambda m, x: m(x), recipe, granularity="tensor", noise=source)
     take_step(engine, batch_of(torch.ones(3, 1), (1, 1, 1)))
     scale = engine.recipe.at(0).step_size
     return [(-p.detach() / scale).double() for p in model.parts]

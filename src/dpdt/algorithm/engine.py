@@ -23,7 +23,7 @@ from dpdt.algorithm.diagnostics import Diagnostics, smoothness
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import Layout
-from dpdt.algorithm.proximal import penalty_of
+from dpdt.algorithm.proximal import regularization
 from dpdt.algorithm.recipe import Recipe
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
@@ -40,7 +40,7 @@ class StepResult:
     diagnostics: Diagnostics | None = None
 
 
-class Engine:
+class Decoupled:
     """Trains `model` by Algorithm 1, one `step` at a time.
 
     Args:
@@ -115,7 +115,7 @@ class Engine:
         layout, decay = self.layout, recipe.auxiliary_weight_decay
         theta = layout.gather()
         penalties = setting.penalties or (setting.penalty,)
-        now = memory.Step(
+        now = memory.StepValues(
             index=self.steps,
             clip=torch.tensor(setting.clip, dtype=torch.float64, device=layout.device),
             penalty=torch.tensor(penalties, dtype=torch.float64, device=layout.device)[:, None],
@@ -177,7 +177,7 @@ class Engine:
         return Diagnostics(
             lagrangian=loss
             + tally.lagrangian / auxiliaries
-            + penalty_of(self.layout.gather(), recipe.regularizer, recipe.weight_decay),
+            + regularization(self.layout.gather(), recipe.regularizer, recipe.weight_decay),
             consensus_residual=(tally.spread / auxiliaries) ** 0.5,
             clipping_bias=tally.bias,
             path_length=self.path_length,

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.gradients import Loss
 from dpdt.config import Method, Settings
 from dpdt.errors import InputError
@@ -31,7 +31,7 @@ def engine(
     noise: Randomness,
     diagnose: bool,
     **_: Any,
-) -> Engine:
+) -> Decoupled:
     """The engine of Algorithm 1; refused if its state does not fit the memory."""
     method, recipe = using.method, decided.recipe
     assert isinstance(method, Method)
@@ -44,7 +44,7 @@ def engine(
             f"parameters need {gigabytes(needed)} of memory, found {gigabytes(free)} free; give "
             'fewer, a narrower model, or memory = "shared"'
         )
-    return Engine(
+    return Decoupled(
         model,
         loss,
         recipe,

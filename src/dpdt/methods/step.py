@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from dpdt.accounting import Privacy, account
 from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.engine import Engine as Decoupled
-from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.engine import Decoupled, StepResult
 from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.state import Tainted
 from dpdt.errors import InputError
