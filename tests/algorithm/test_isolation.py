@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dpdt.algorithm.engine import Decoupled
-from dpdt.algorithm.executor import How
+from dpdt.algorithm.ways import How
 
 from .problems import batch_of, classification, cross_entropy, engine_for, take_step
 
