@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.recipe import Recipe
@@ -76,12 +76,13 @@ def dpdt(
         preconditioner=Preconditioner(name="rmsprop", decay=0.99),
         weight_decay=5e-5,
     )
-    engine = Engine(model, loss_of, recipe)
+    engine = Decoupled(model, loss_of, recipe)
     sizes = (len(x) // auxiliaries,) * (auxiliaries - 1)
     sizes += (len(x) - sum(sizes),)
 
     def step() -> None:
-        engine.step(Batch(step=engine.steps, epoch=0, data=(x, y), sizes=sizes))
+        batch = Batch(step=engine.steps, epoch=0, data=(x, y), sizes=sizes)
+        engine.step(batch, recipe.at(0))
 
     return step
 

@@ -1,4 +1,6 @@
 import json
+import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -51,6 +53,19 @@ def write(path, settings, close=True):
     return writer.ledger
 
 
+def rewrite(path, kind, change):
+    """Change the records of one kind, and make the chain whole again."""
+    previous, lines = "", []
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        del record["hash"]
+        if record["kind"] == kind:
+            change(record)
+        previous = _chain(previous, record)
+        lines.append(json.dumps({**record, "hash": previous}))
+    path.write_text("\n".join(lines) + "\n")
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(0, 1e6)), max_size=30))
 def test_round_trip(tmp_path_factory, values):
@@ -60,6 +75,29 @@ def test_round_trip(tmp_path_factory, values):
     assert read == written
     assert read.closed
     assert read.steps == len(values)
+
+
+def test_penalties_of_each_auxiliary_come_back_as_they_were(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    given = replace(setting(), penalties=(0.1, 0.2, 0.3, 0.7))
+    assert write(path, [given, setting()]) == Ledger.read(path)
+    assert [run.setting.penalties for run in Ledger.read(path).runs] == [given.penalties, ()]
+
+
+def test_a_setting_without_penalties_is_that_of_one_for_all(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    write(path, [setting()])
+    rewrite(path, "setting", lambda record: record.pop("penalties"))
+    assert Ledger.read(path).runs[0].setting == setting()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_a_penalty_that_is_not_positive_is_refused(tmp_path, value):
+    path = tmp_path / "ledger.jsonl"
+    write(path, [setting()])
+    rewrite(path, "setting", lambda record: record.update(penalties=[1.0, 1.0, 1.0, value]))
+    with pytest.raises(InputError, match="penalties must be finite and above 0"):
+        Ledger.read(path)
 
 
 def test_equal_steps_are_run_length_coded():
@@ -168,14 +206,6 @@ def test_what_is_not_known_is_refused(tmp_path, change):
     """With a chain that is right: nobody has damaged the file, this version cannot read it."""
     path = tmp_path / "ledger.jsonl"
     write(path, [setting()] * 2)
-    previous, lines = "", []
-    for line in path.read_text().splitlines():
-        record = json.loads(line)
-        del record["hash"]
-        if record["kind"] == "header":
-            record |= change
-        previous = _chain(previous, record)
-        lines.append(json.dumps({**record, "hash": previous}))
-    path.write_text("\n".join(lines) + "\n")
+    rewrite(path, "header", lambda record: record.update(change))
     with pytest.raises(InputError, match=r"line 1 of the ledger is damaged \(.*(know|unknown)"):
         Ledger.read(path)

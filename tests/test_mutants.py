@@ -20,12 +20,13 @@ from dpdt.accounting import account
 from dpdt.accounting.composition import sensitivities
 from dpdt.accounting.gaussian import epsilon_of, log_delta
 from dpdt.accounting.hidden_state import HiddenStateConvex
-from dpdt.algorithm import executor, passes
+from dpdt.algorithm import executor, passes, ways
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.gradients import Head
-from dpdt.algorithm.passes import How, Pass
+from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import equal_places, same_bits
 from dpdt.algorithm.randomness import seeded
+from dpdt.algorithm.ways import How
 from dpdt.errors import InputError
 from dpdt.lattice import FINE, on_lattice, spacing
 from dpdt.ledger import Block, Ledger, LedgerWriter, Setting, _chain
@@ -399,7 +400,7 @@ class TestPlaces:
     @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
     @pytest.mark.parametrize("found", [None, 1, 16])
     def test_places_are_compared_and_what_was_found_is_kept_to(self, make, found, monkeypatch):
-        monkeypatch.setattr(executor, "equal_places", lambda *_: found)
+        monkeypatch.setattr(ways, "equal_places", lambda *_: found)
         step, batches = poisson_step(make())
         step(next(batches))
         (how,) = hows(step)
@@ -439,7 +440,7 @@ class TestPlaces:
     @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
     def test_places_are_compared_under_made_up_weights(self, make, monkeypatch):
         """Weights of 0 would make all places equal; others come with every trial."""
-        found, inner = [], executor.equal_places
+        found, inner = [], ways.equal_places
 
         def spy(compute, like, size, rows, tries):
             def call(data, trial):
@@ -449,7 +450,7 @@ class TestPlaces:
 
             return inner(call, like, size, rows, tries)
 
-        monkeypatch.setattr(executor, "equal_places", spy)
+        monkeypatch.setattr(ways, "equal_places", spy)
         model = make()
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
@@ -494,14 +495,14 @@ class TestPlaces:
             return call
 
         inner = GepEngine._split
-        for module in (executor, passes):
+        for module in (ways, passes):
             monkeypatch.setattr(module, "vectorised", spy(module.vectorised))
         monkeypatch.setattr(
             GepEngine, "_split",
             lambda self, g, basis: split.append(len(g)) or inner(self, g, basis),
         )  # fmt: skip
-        monkeypatch.setattr(executor, "equal_places", lambda *_: 1)
-        monkeypatch.setattr(executor, "EXAMPLES", 16)
+        monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
+        monkeypatch.setattr(ways, "EXAMPLES", 16)
         step, batches = poisson_step(deep(), **{**options_of(method), "method": method})
         numbers = set()
         for batch in batches:
@@ -516,8 +517,8 @@ class TestPlaces:
         monkeypatch.setattr(
             Head, "differentiate", lambda self, x, y: rows.append(len(x)) or inner(self, x, y)
         )
-        monkeypatch.setattr(executor, "equal_places", lambda *_: 1)
-        monkeypatch.setattr(executor, "OUTER", 96)
+        monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
+        monkeypatch.setattr(ways, "OUTER", 96)
         sums = []
         for fast in (True, False):
             torch.manual_seed(0)
@@ -532,7 +533,7 @@ class TestPlaces:
 
     @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
     def test_the_rows_of_a_chunk_do_not_depend_on_who_was_drawn_first(self, make, monkeypatch):
-        monkeypatch.setattr(executor, "equal_places", lambda *_: 1)
+        monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
         rows = []
         for number in (5, 20, 35):
             step, _ = poisson_step(make())
@@ -596,7 +597,7 @@ class TestDecisions:
             return call
 
         for name in ("vectorised", "looped"):
-            monkeypatch.setattr(executor, name, spy(getattr(executor, name)))
+            monkeypatch.setattr(ways, name, spy(getattr(ways, name)))
         data = (torch.full((40, *shape), 777.0), torch.zeros(40, dtype=torch.long))
         step, loader = prepare(model, data, noise=1.0, batch_size=20, **options)
         step(next(iter(loader)))
@@ -851,8 +852,8 @@ class TestState:
                 self.calls += 1
                 return super().forward(x * self.calls)
 
-        monkeypatch.setattr(executor, "EXAMPLES", 16)
-        monkeypatch.setattr(executor, "equal_places", lambda *_: 1)
+        monkeypatch.setattr(ways, "EXAMPLES", 16)
+        monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
         model = Counts(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
         step, batches = poisson_step(model, n=100)
         for batch in batches:

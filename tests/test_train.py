@@ -140,6 +140,7 @@ def test_per_auxiliary_penalties_and_schedules_reach_the_ledger():
     settings = [run.setting for run in step.writer.ledger.runs]
     # mean ρ of (1, 3), (1, 6), (1, 12), and η̂ = η_θ / mean ρ
     assert [s.penalty for s in settings] == pytest.approx([2.0, 3.5, 6.5])
+    assert [s.penalties for s in settings] == [(1.0, 3.0), (1.0, 6.0), (1.0, 12.0)]
     sizes = [0.5 / 2, 0.5 / 3.5, 0.5 / 6.5]
     assert [s.step_size for s in settings] == pytest.approx(sizes)
     assert [s.contraction for s in settings] == pytest.approx([1 / (1 + 0.1 * s) for s in sizes])

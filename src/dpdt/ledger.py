@@ -51,6 +51,7 @@ class Setting:
     contraction: float  # Lipschitz constant of the proximal operator
     spacing: tuple[float, ...] = ()  # of the lattice that a block's noisy mean lies on
     rounding: tuple[float, ...] = ()  # what rounding can add to the sensitivity of a block's mean
+    penalties: tuple[float, ...] = ()  # ρ_k of each auxiliary, where they differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,6 +367,9 @@ def _setting(record: dict[str, Any], blocks: int) -> Setting:
             raise ValueError(f"{name} has {len(values[name])} entries for {blocks} blocks")
         if not all(math.isfinite(x) and x >= 0 for x in values[name]):
             raise ValueError(f"{name} must be finite and 0 or more")
+    values["penalties"] = tuple(float(x) for x in values.get("penalties", ()))
+    if not all(math.isfinite(x) and x > 0 for x in values["penalties"]):
+        raise ValueError("penalties must be finite and above 0")
     return Setting(**values)
 
 

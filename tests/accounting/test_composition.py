@@ -230,6 +230,29 @@ def test_no_setting_may_be_less_than_nothing_or_nan(name, value):
 
 
 @pytest.mark.parametrize(
+    ("penalties", "message"),
+    [
+        ((1.0,), "1 values of penalties for 2 auxiliaries"),
+        ((1.0, 0.0), "a penalty of 0 among its penalties"),
+        ((1.0, -1.0), "a penalties of -1.0"),
+        ((1.0, math.nan), "a penalties of nan"),
+        ((1.0, math.inf), "a penalties of inf"),
+    ],
+)
+def test_penalties_of_auxiliaries_are_positive_and_one_for_each(penalties, message):
+    run = ledger([(1.0, 1.0, 3)], K=2)
+    plain = run.runs[0]
+
+    def with_penalties(values):
+        setting = replace(plain.setting, penalties=values)
+        return account(replace(run, runs=[replace(plain, setting=setting)]), 1e-5)
+
+    assert with_penalties((1.0, 3.0)) == with_penalties(())  # a bound of composition has no ρ
+    with pytest.raises(InputError, match=f"the ledger has {message}"):
+        with_penalties(penalties)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"rate": math.nan}, "a rate of nan"),

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.recipe import Recipe
 from dpdt.noise import Randomness
@@ -23,7 +23,7 @@ def engine_for(model, loss=cross_entropy, *, granularity="layer", seed=0, engine
     defaults |= options
     defaults["clip"] = (defaults["clip"],) * blocks
     defaults["noise"] = (defaults["noise"],) * blocks
-    return Engine(
+    return Decoupled(
         model,
         loss,
         Recipe(**defaults),
@@ -31,6 +31,11 @@ def engine_for(model, loss=cross_entropy, *, granularity="layer", seed=0, engine
         noise=Randomness(seed),
         **(engine or {}),
     )
+
+
+def take_step(engine, batch):
+    """One step, with the setting that the recipe has for its epoch."""
+    return engine.step(batch, engine.recipe.at(batch.epoch))
 
 
 def batch_of(data, sizes, step=0, epoch=0):

@@ -44,8 +44,9 @@ class Reference:
     def step(self, micro_batches, epoch, z):
         r = self.recipe
         K, eta = r.auxiliaries, r.lr
-        rho = list(r.penalties(epoch))
-        rho = rho * K if len(rho) == 1 else rho
+        base, schedules = r.penalty, r.penalty_schedule
+        factors = [schedules[k % len(schedules)].factor(epoch) for k in range(K)]
+        rho = [base[k % len(base)] * factors[k] for k in range(K)]
         gradients = [None if d is None else self.gradient(d) for d in micro_batches]
         eta_hat = K * r.global_lr / sum(rho)
         new = {}

@@ -16,7 +16,7 @@ from dpdt.algorithm.layout import Layout
 from dpdt.errors import InputError
 from dpdt.mechanism import Blocks, BoundedSum
 
-from .problems import batch_of, engine_for, flat
+from .problems import batch_of, engine_for, flat, take_step
 
 
 def layout_of(*sizes, dtype=torch.float32):
@@ -123,7 +123,7 @@ def test_contributions_of_any_gradient_are_bounded(values, multiplier, memory, n
         kept.multiplier.copy_(buffer(layout, multiplier))
         kept.norms.copy_(layout.norms(kept.multiplier))
     limits = torch.full((3,), clip, dtype=torch.float64)
-    step = memories.Step(
+    step = memories.StepValues(
         index=0,
         clip=limits,
         penalty=torch.tensor([[rho]], dtype=torch.float64),
@@ -159,7 +159,7 @@ def moved_by(x, **options):
         return (m(x) * 1.0).mean()
 
     engine = engine_for(model, loss, auxiliaries=2, lr=0.5, clip=1.0, global_lr=1.0, **options)
-    result = engine.step(batch_of(x, (1, 1)))
+    result = take_step(engine, batch_of(x, (1, 1)))
     return flat(model), result
 
 
@@ -200,7 +200,7 @@ def test_non_finite_examples_are_counted_and_do_no_harm(bad):
     engine = engine_for(model, loss, auxiliaries=3, memory="auxiliary", lr=0.5, noise=0.0, seed=1)
     x = torch.tensor([[bad, 1.0], [1.0, 1.0], [0.0, 2.0]])
     for step in range(3):
-        result = engine.step(batch_of(x, (1, 1, 1), step))
+        result = take_step(engine, batch_of(x, (1, 1, 1), step))
         assert result.nonfinite == 1
     assert torch.isfinite(flat(model)).all()
     assert all(torch.isfinite(t).all() for t in engine.memory.state().values())

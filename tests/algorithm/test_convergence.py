@@ -9,7 +9,7 @@ from torch import nn
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.schedule import Exponential, Phase
 
-from .problems import batch_of, engine_for, flat
+from .problems import batch_of, engine_for, flat, take_step
 
 
 class Point(nn.Module):
@@ -33,7 +33,7 @@ def targets(n=8):
 def run(steps, engine, data, sizes):
     results = []
     for step in range(steps):
-        results.append(engine.step(batch_of(data, sizes, step, epoch=step)))
+        results.append(take_step(engine, batch_of(data, sizes, step, epoch=step)))
     return results
 
 
@@ -91,7 +91,7 @@ def test_smoothness_estimate_is_the_largest_curvature():
     model = Point(3)
     engine = engine_for(model, quadratic, engine={"diagnose": True})
     before = flat(model)
-    result = engine.step(batch_of(targets(), (2,) * 4))
+    result = take_step(engine, batch_of(targets(), (2,) * 4))
     assert math.isclose(result.diagnostics.smoothness, 4.0, rel_tol=1e-3)
     # η < 2τ/(L + 5ρ + 2) = 2/11 with the identity (τ = 1) and ρ = 1
     assert math.isclose(result.diagnostics.lr_limit, 2 / 11, rel_tol=1e-3)
@@ -124,7 +124,7 @@ def test_diagnostics_against_their_definitions():
         rate = float(rates[allowed].max())
         u = rate * p
         new = pi_hat - rho * u
-        result = engine.step(batch_of(data, (2,), step))
+        result = take_step(engine, batch_of(data, (2,), step))
         d = result.diagnostics
         loss = float(0.5 * (CURVATURE * (theta - data) ** 2).sum(-1).mean())
         expected = loss - gradient @ u - new @ u + 0.5 * rho * u @ u

@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,13 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
 from dpdt.algorithm.schedule import PAPER_CLIP, Constant, Exponential, Phase, Steps
 from dpdt.noise import Randomness
 
+from .problems import batch_of, classification, engine_for, flat
 from .reference import Reference
 
 
@@ -84,7 +86,7 @@ def test_engine_equals_transcription(case):
     clip = tuple(case["clip"] * generator.uniform(0.5, 2, layout.count))
     noise = tuple(case["noise"] * generator.uniform(0.5, 2, layout.count))
     recipe = Recipe(clip=clip, noise=noise, **case["options"])
-    engine = Engine(
+    engine = Decoupled(
         model,
         loss,
         recipe,
@@ -107,6 +109,24 @@ def test_engine_equals_transcription(case):
         ]
         micro = [(x[a:b], y[a:b]) if b > a else None for a, b in batch.bounds]
         reference.step(micro, t // 2, z)
-        engine.step(batch)
+        engine.step(batch, recipe.at(t // 2))
         for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("memory", ["auxiliary", "none"])
+def test_a_step_is_a_function_of_the_setting_that_it_is_given(memory):
+    """Whatever the engine's own recipe says: the setting is what the ledger has recorded."""
+    data = classification(8)
+    found = []
+    for lr, penalty in ((0.1, (1.0, 2.0, 3.0, 4.0)), (0.7, (5.0,))):
+        torch.manual_seed(0)
+        engine = engine_for(
+            nn.Linear(6, 3), memory=memory, lr=lr, penalty=penalty, engine={"diagnose": True}
+        )
+        if not found:
+            setting = engine.recipe.at(0)
+        results = [engine.step(batch_of(data, (2,) * 4, step), setting) for step in range(2)]
+        found.append((flat(engine.model).tolist(), results))
+    assert setting.penalties == (1.0, 2.0, 3.0, 4.0)
+    assert found[0] == found[1]

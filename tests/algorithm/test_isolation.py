@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from dpdt.algorithm.engine import Engine
-from dpdt.algorithm.executor import How
+from dpdt.algorithm.engine import Decoupled
+from dpdt.algorithm.ways import How
 
-from .problems import batch_of, classification, cross_entropy, engine_for
+from .problems import batch_of, classification, cross_entropy, engine_for, take_step
 
 
-def contributions(engine: Engine, batch):
+def contributions(engine: Decoupled, batch):
     """The contributions of a step, caught on their way to the sum."""
     caught = {}
     inner = engine.memory.contribute_
@@ -22,7 +22,7 @@ def contributions(engine: Engine, batch):
         return tally
 
     engine.memory.contribute_ = spy
-    engine.step(batch)
+    take_step(engine, batch)
     engine.memory.contribute_ = inner
     return [caught[k] for k in sorted(caught)]
 
@@ -51,7 +51,7 @@ def test_perturbing_one_shard_changes_only_its_contribution(memory, sizes, make)
         torch.manual_seed(0)
         engine = engine_for(make(), memory=memory, noise=0.1)
         # a first step on the same data, so that there is something to remember
-        engine.step(batch_of((x, y), sizes))
+        take_step(engine, batch_of((x, y), sizes))
         results.append(contributions(engine, batch_of((inputs, y), sizes, step=1)))
     for k, (a, b) in enumerate(zip(*results, strict=True)):
         assert torch.equal(a, b) == (k != 2)
@@ -78,7 +78,7 @@ def test_a_step_has_the_same_result_on_one_and_on_several_lanes(monkeypatch):
         how = How(lanes=not random)
         monkeypatch.setattr(engine.executor, "_settle", lambda *_, how=how: how)
         for step in range(3):
-            engine.step(batch_of((x, y), (3, 3, 3, 3), step))
+            take_step(engine, batch_of((x, y), (3, 3, 3, 3), step))
         results.append([p.detach().clone() for p in model.parameters()])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

@@ -12,7 +12,7 @@ from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.errors import InputError
 from dpdt.models.loss import default_loss
 
-from .problems import batch_of, classification, cross_entropy, engine_for, flat
+from .problems import batch_of, classification, cross_entropy, engine_for, flat, take_step
 
 
 def mean_gradient_step(model, loss, data, lr=0.5):
@@ -28,7 +28,7 @@ def mean_gradient_step(model, loss, data, lr=0.5):
 def check(model, loss, data, n, vectorised=None):
     expected = mean_gradient_step(model, loss, data)
     engine = engine_for(model, loss, auxiliaries=n, lr=0.5, global_lr=1.0, penalty=(1.0,), clip=1e6)
-    engine.step(batch_of(data, (1,) * n))
+    take_step(engine, batch_of(data, (1,) * n))
     if vectorised is not None:
         (how,) = engine.executor.found.values()
         assert bool(how.rows) == vectorised
@@ -75,7 +75,7 @@ def test_channels_last_changes_nothing_and_is_given_up_where_it_fails(view, memo
         )
         engine.executor._arranged = held
         for step in range(4):
-            engine.step(batch_of((x, y), (4, 3, 3, 2), step))
+            take_step(engine, batch_of((x, y), (4, 3, 3, 2), step))
         assert engine.layout.channels_last == (not held and not view)
         results.append([p.detach().contiguous() for p in model.parameters()])
         # the flat order is another, but goes to the right places and back
@@ -150,7 +150,7 @@ def test_an_error_in_the_loss_is_the_users_own():
 
     engine = engine_for(nn.Linear(6, 3), wrong)
     with pytest.raises(RuntimeError, match="no such column"):
-        engine.step(batch_of(classification(4), (1,) * 4))
+        take_step(engine, batch_of(classification(4), (1,) * 4))
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -162,7 +162,7 @@ def test_dropout_is_random_between_steps_and_repeats_with_the_seed(size):
         data = classification(4 * size)
         seen = [flat(model)]
         for step in range(2):
-            engine.step(batch_of(data, (size,) * 4, step))
+            take_step(engine, batch_of(data, (size,) * 4, step))
             seen.append(flat(model))
         return seen
 
@@ -176,7 +176,7 @@ def test_training_leaves_the_global_generator_alone():
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3))
     data, engine = classification(4), engine_for(model)
     before = torch.get_rng_state()
-    engine.step(batch_of(data, (1,) * 4))
+    take_step(engine, batch_of(data, (1,) * 4))
     assert torch.equal(before, torch.get_rng_state())
 
 

@@ -10,13 +10,13 @@ from randomgen import AESCounter
 from scipy import stats
 from torch import nn
 
-from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.recipe import Recipe
 from dpdt.errors import InputError
 from dpdt.noise import KEY_BITS, Randomness
 
-from .problems import Constant, batch_of, engine_for, flat
+from .problems import Constant, batch_of, engine_for, flat, take_step
 
 BLOCKS = (5_000, 5_000, 3_000, 700)
 SIGMAS = (0.5, 2.0, 0.01, 1.0)
@@ -35,8 +35,8 @@ def draws_of_a_step(source=None, **options):
     by_name = {f"parts.{i}": s for i, s in enumerate(SIGMAS)}
     sigmas = tuple(by_name[b.name] for b in layout.blocks.blocks)
     recipe = Recipe(auxiliaries=3, clip=(1.0,) * 4, noise=sigmas, lr=0.1, global_lr=1.0, **options)
-    engine = Engine(model, lambda m, x: m(x), recipe, granularity="tensor", noise=source)
-    engine.step(batch_of(torch.ones(3, 1), (1, 1, 1)))
+    engine = Decoupled(model, lambda m, x: m(x), recipe, granularity="tensor", noise=source)
+    take_step(engine, batch_of(torch.ones(3, 1), (1, 1, 1)))
     scale = engine.recipe.at(0).step_size
     return [(-p.detach() / scale).double() for p in model.parts]
 
@@ -55,16 +55,16 @@ def test_noise_does_not_shrink_with_auxiliaries_or_examples():
     """σ is the noise on the mean: it is not divided by K."""
     model = Constant(20_000)
     engine = engine_for(model, lambda m, x: m(x), auxiliaries=50, noise=1.0, global_lr=1.0)
-    engine.step(batch_of(torch.ones(50, 1), (1,) * 50))
+    take_step(engine, batch_of(torch.ones(50, 1), (1,) * 50))
     assert p_value(-flat(model).double(), 1.0) > 1e-6
 
 
 def test_an_empty_batch_still_gets_noise():
     model = Constant(20_000)
     engine = engine_for(model, lambda m, x: m(x), auxiliaries=5, noise=1.0, global_lr=1.0)
-    engine.step(batch_of(torch.ones(0, 1), (0,) * 5))
+    take_step(engine, batch_of(torch.ones(0, 1), (0,) * 5))
     assert p_value(-flat(model).double(), 1.0) > 1e-6
-    engine.step(batch_of(None, ()))
+    take_step(engine, batch_of(None, ()))
     assert p_value(-flat(model).double(), 2**0.5) > 1e-6
 
 
@@ -73,7 +73,7 @@ def test_noise_is_independent_between_steps():
     engine = engine_for(model, lambda m, x: m(x), noise=1.0, global_lr=1.0)
     seen = [flat(model)]
     for step in range(3):
-        engine.step(batch_of(torch.ones(4, 1), (1,) * 4, step))
+        take_step(engine, batch_of(torch.ones(4, 1), (1,) * 4, step))
         seen.append(flat(model))
     draws = np.diff(torch.stack(seen).double().numpy(), axis=0)
     correlation = np.corrcoef(draws)[np.triu_indices(3, 1)]
@@ -144,6 +144,6 @@ def test_noise_reaches_every_trained_parameter_and_no_frozen_one():
     model[0].weight.requires_grad_(False)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     engine = engine_for(model, lambda m, x: m(x).sum() * 0.0, noise=1.0)
-    engine.step(batch_of(torch.ones(4, 4), (1,) * 4))
+    take_step(engine, batch_of(torch.ones(4, 4), (1,) * 4))
     for name, parameter in model.named_parameters():
         assert bool((parameter != before[name]).all()) == (name != "0.weight")

@@ -3,8 +3,9 @@ import torch
 from torch import nn
 
 from dpdt import InputError, make_private_ready
+from dpdt.algorithm import ways
 
-from .problems import batch_of, classification, cross_entropy, engine_for, flat
+from .problems import batch_of, classification, cross_entropy, engine_for, flat, take_step
 
 
 def test_batchnorm_is_refused_with_the_reason_and_the_remedy():
@@ -68,7 +69,7 @@ def test_a_buffer_that_changes_is_refused_before_anything_is_published(
     before = flat(model)
     engine = engine_for(model, cross_entropy, noise=1.0)
     if not together:
-        monkeypatch.setattr(engine.executor, "_together", lambda *_: None)
+        monkeypatch.setattr(ways, "together", lambda *_: None)
     with pytest.raises(InputError, match="buffer 'mean' changed"):
-        engine.step(batch_of(classification(8), (2, 2, 2, 2)))
+        take_step(engine, batch_of(classification(8), (2, 2, 2, 2)))
     assert torch.equal(before, flat(model))

@@ -23,7 +23,7 @@ def test_the_papers_penalty_decays_to_its_floor():
 
 
 def test_growth_of_the_method_section():
-    schedule = parse({"kind": "exponential", "rate": 1 / 0.9, "every": 3}, key="penalty_schedule")
+    schedule = parse({"kind": "exponential", "rate": 1 / 0.9, "every": 3})
     assert [schedule.factor(e) for e in (0, 2, 3, 5, 6)] == pytest.approx(
         [1, 1, 1 / 0.9, 1 / 0.9, 1 / 0.81]
     )
@@ -31,30 +31,39 @@ def test_growth_of_the_method_section():
 
 
 def test_two_phase_noise():
-    schedule = parse({"kind": "two-phase", "low": 0.2, "ramp": [10, 20]}, key="noise_schedule")
+    schedule = parse({"kind": "two-phase", "low": 0.2, "ramp": [10, 20]})
     assert [schedule.factor(e) for e in (0, 10, 15, 20, 99)] == pytest.approx([0.2, 0.2, 0.6, 1, 1])
 
 
 @given(st.floats(0.1, 10), st.integers(1, 10), st.integers(0, 5000))
 def test_exponential_never_overflows(rate, every, epoch):
     table = {"kind": "exponential", "rate": rate, "every": every, "floor": 1e-6, "ceiling": 1e6}
-    assert 1e-6 <= parse(table, key="clip_schedule").factor(epoch) <= 1e6
+    assert 1e-6 <= parse(table).factor(epoch) <= 1e6
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("rising", r"method.noise_schedule: must be 'constant' or a table"),
-        ("paper", r"method.noise_schedule: must be 'constant' or a table"),
+        ("rising", "must be 'constant' or a table"),
+        ("paper", "must be 'constant' or a table"),  # there is none unless it is given
         (7, "must be a name or a table"),
-        ({"kind": "cosine"}, r"noise_schedule.kind: must be one of .*, found 'cosine'"),
-        ({"kind": "steps", "epochs": [5], "factors": [1]}, "1 boundaries in epochs need 2 factors"),
+        ({"kind": "cosine"}, "kind: must be one of .*, found 'cosine'"),
+        (
+            {"kind": "steps", "epochs": [5], "factors": [1]},
+            "factors: 1 boundaries in epochs need 2",
+        ),
         ({"kind": "steps", "epochs": [5, 5], "factors": [1, 2, 3]}, "epochs: must increase"),
         ({"kind": "two-phase", "low": 0.1, "ramp": [9, 3]}, r"ramp: must be \[first, last\]"),
-        ({"kind": "two-phase", "lowest": 0.1}, "does not fit"),
+        ({"kind": "two-phase", "lowest": 0.1}, "a 'two-phase' schedule does not fit"),
         ({"kind": "exponential", "rate": -1.0, "every": 1}, "rate: must be positive"),
     ],
 )
 def test_bad_schedules_are_named(value, message):
-    with pytest.raises(InputError, match=message):
-        parse(value, key="noise_schedule")
+    with pytest.raises(InputError, match=f"^{message}"):
+        parse(value)
+
+
+def test_the_papers_own_where_there_is_one():
+    assert parse("paper", paper=PAPER_CLIP) is PAPER_CLIP
+    with pytest.raises(InputError, match=r"^must be 'constant' or 'paper' or a table"):
+        parse("rising", paper=PAPER_CLIP)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dpdt.algorithm import executor
+from dpdt.algorithm import ways
 from dpdt.algorithm.batch import Batch
 from dpdt.errors import InputError
 from tests.numbers import prepare, train
@@ -216,7 +216,7 @@ def test_an_example_that_is_not_finite_counts_as_nothing(clipping, value):
 def test_large_batches_are_taken_in_parts(monkeypatch, make, limit, fixed):
     results, rows = [], []
     for size in (7, 1000):
-        monkeypatch.setattr(executor, limit, size)
+        monkeypatch.setattr(ways, limit, size)
         net, (x, y) = make(), examples(60)
         step, _ = prepare(net, (x, y), method="dpsgd", clip=0.3, noise=0.0, batch_size=50)
         take(step, replace(drawn(x, y), fixed=fixed))
@@ -254,7 +254,7 @@ def test_a_target_is_met():
 @pytest.mark.parametrize("number", [30, 0])
 def test_state_continues_bit_for_bit(make, number, monkeypatch):
     """Also where images lie in another order, and the next mini-batch is an empty one."""
-    monkeypatch.setattr(executor, "CHUNK", 1)  # a large model: one by one
+    monkeypatch.setattr(ways, "CHUNK", 1)  # a large model: one by one
     x, y = examples()
     batches = [drawn(x, y), drawn(x[:number], y[:number], step=1)]
     options = {"method": "dpsgd", "noise": 1.0, "batch_size": 15, "momentum": 0.9, "epochs": 2}

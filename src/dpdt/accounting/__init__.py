@@ -11,7 +11,7 @@ from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Measurem
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.accounting.paper import Paper, PaperPerBlock
 from dpdt.errors import InputError
-from dpdt.ledger import Ledger, Setting
+from dpdt.ledger import Header, Ledger, Setting
 
 __all__ = [
     "ACCOUNTANTS",
@@ -104,19 +104,24 @@ def _check_ledger(ledger: Ledger) -> None:
     for name in ("gradient_bound", "smoothness", "weight_decay", "auxiliary_weight_decay"):
         _check_number(name, getattr(header, name) or 0.0)
     for setting in {run.setting for run in ledger.runs}:
-        _check_setting(setting, len(header.blocks))
+        _check_setting(setting, header)
 
 
-def _check_setting(setting: Setting, blocks: int) -> None:
+def _check_setting(setting: Setting, header: Header) -> None:
     for name, value in asdict(setting).items():
         if not isinstance(value, tuple):
             _check_number(name, value)
             continue
-        empty = not value and name in ("spacing", "rounding")
-        if len(value) != blocks and not empty:
-            raise InputError(f"the ledger has {len(value)} values of {name} for {blocks} blocks")
+        wanted, what = len(header.blocks), "blocks"
+        if name == "penalties":
+            wanted, what = header.auxiliaries, "auxiliaries"
+        empty = not value and name in ("spacing", "rounding", "penalties")
+        if len(value) != wanted and not empty:
+            raise InputError(f"the ledger has {len(value)} values of {name} for {wanted} {what}")
         for number in value:
             _check_number(name, number)
+    if not all(setting.penalties):
+        raise InputError("the ledger has a penalty of 0 among its penalties; it must be above 0")
     if not 0.0 < setting.contraction <= 1.0:
         raise InputError(
             f"the ledger has a contraction of {setting.contraction}; it must be above 0, up to 1"

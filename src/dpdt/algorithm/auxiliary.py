@@ -17,6 +17,7 @@ Buffers are [rows, parameters], a row an auxiliary; norms and rates are [rows, b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +44,10 @@ class Tally:
         for name in ("nonfinite", "cut", "total", "spread", "lagrangian"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.bias = max(self.bias, other.bias)
+
+
+# (which auxiliaries, their gradients, a buffer like these) → their contributions, and what was seen
+Contribute = Callable[[slice, Tensor, Tensor], tuple[Tensor, Tally]]
 
 
 def clip_(layout: Layout, x: Tensor, norms: Tensor, clip: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from dpdt.algorithm.diagnostics import Diagnostics, smoothness
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import Layout
-from dpdt.algorithm.proximal import penalty_of
+from dpdt.algorithm.proximal import regularization
 from dpdt.algorithm.recipe import Recipe
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
@@ -40,7 +40,7 @@ class StepResult:
     diagnostics: Diagnostics | None = None
 
 
-class Engine:
+class Decoupled:
     """Trains `model` by Algorithm 1, one `step` at a time.
 
     Args:
@@ -98,23 +98,24 @@ class Engine:
             seed=seed,
             head=cross_entropy,
         )
-        # Where a contribution is no more than 2ρη·g, linear heads need not write out gradients.
+        # Where a contribution is no more than 2ρη·g, with one ρ for all, linear heads need not
+        # write out gradients.
         plain = not recipe.preconditioner.stateful and recipe.memory != "auxiliary"
         decays = recipe.memory == "none" and recipe.auxiliary_weight_decay
-        self._scales = plain and not decays and not diagnose and recipe.shared_penalty
+        self._scales = plain and not decays and not diagnose
 
-    def step(self, batch: Batch, setting: Setting | None = None) -> StepResult:
+    def step(self, batch: Batch, setting: Setting) -> StepResult:
         """Take one step on a mini-batch, with the setting that was recorded for it."""
         with full_precision():
-            return self._step(batch, setting or self.recipe.at(batch.epoch))
+            return self._step(batch, setting)
 
     def _step(self, batch: Batch, setting: Setting) -> StepResult:
         recipe = self.recipe
         self.executor.arrange(batch)
         layout, decay = self.layout, recipe.auxiliary_weight_decay
         theta = layout.gather()
-        penalties = self.recipe.penalties(batch.epoch)
-        now = memory.Step(
+        penalties = setting.penalties or (setting.penalty,)
+        now = memory.StepValues(
             index=self.steps,
             clip=torch.tensor(setting.clip, dtype=torch.float64, device=layout.device),
             penalty=torch.tensor(penalties, dtype=torch.float64, device=layout.device)[:, None],
@@ -128,12 +129,13 @@ class Engine:
         def contribute(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
             return gradient, self.memory.contribute_(rows, gradient, scratch, now)
 
+        scales = self._scales and not setting.penalties
         total, losses, tally = self.executor.total(
             batch,
             columns=layout.columns,
             clip=setting.clip,
             contribute=contribute,
-            scale=2.0 * penalties[0] * setting.lr if self._scales else None,
+            scale=2.0 * setting.penalty * setting.lr if scales else None,
         )
         noisy = publish.aggregate(layout, total, recipe.auxiliaries, setting, self.noise)
         direction = self.memory.publish(noisy, now)
@@ -150,11 +152,8 @@ class Engine:
             self.average.lerp_(new, (1.0 - recipe.averaging) / (1.0 - recipe.averaging**self.steps))
         weights = torch.tensor(batch.sizes, dtype=torch.float64) / max(1, sum(batch.sizes))
         loss = float(losses @ weights)
-        return StepResult(
-            loss=loss,
-            nonfinite=tally.nonfinite,
-            diagnostics=self._diagnose(batch, tally, loss, new - theta) if self.diagnose else None,
-        )
+        found = self._diagnose(batch, setting, tally, loss, new - theta) if self.diagnose else None
+        return StepResult(loss=loss, nonfinite=tally.nonfinite, diagnostics=found)
 
     def check(self) -> None:
         """Refuse a model in which anything that is not trained has changed."""
@@ -165,17 +164,20 @@ class Engine:
         if self.average is not None and self.steps:
             self.layout.scatter(self.average)
 
-    def _diagnose(self, batch: Batch, tally: Tally, loss: float, moved: Tensor) -> Diagnostics:
-        setting, recipe = self.recipe.at(batch.epoch), self.recipe
+    def _diagnose(
+        self, batch: Batch, setting: Setting, tally: Tally, loss: float, moved: Tensor
+    ) -> Diagnostics:
+        recipe = self.recipe
         auxiliaries = max(1, len(batch.sizes))
         floor = recipe.preconditioner.floor if recipe.preconditioner.stateful else 1.0
         estimate = self.smoothness or 0.0
-        limit = 2.0 * floor / (estimate + 5.0 * max(recipe.penalties(batch.epoch)) + 2.0)
+        largest = max(setting.penalties, default=setting.penalty)
+        limit = 2.0 * floor / (estimate + 5.0 * largest + 2.0)
         self.path_length += float(moved.double().norm())
         return Diagnostics(
             lagrangian=loss
             + tally.lagrangian / auxiliaries
-            + penalty_of(self.layout.gather(), recipe.regularizer, recipe.weight_decay),
+            + regularization(self.layout.gather(), recipe.regularizer, recipe.weight_decay),
             consensus_residual=(tally.spread / auxiliaries) ** 0.5,
             clipping_bias=tally.bias,
             path_length=self.path_length,

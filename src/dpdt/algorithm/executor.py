@@ -23,37 +23,26 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from dpdt.algorithm.auxiliary import Tally
-from dpdt.algorithm.batch import Batch, Data
-from dpdt.algorithm.gradients import Head, Loss, channels_last, looped, vectorised
+from dpdt.algorithm import ways
+from dpdt.algorithm.auxiliary import Contribute, Tally
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.gradients import Head, Loss
 from dpdt.algorithm.layout import Layout
-from dpdt.algorithm.passes import Contribute, How, Pass
-from dpdt.algorithm.places import (
-    equal_places,
-    made_up,
-    made_up_weights,
-    rows_of,
-    same_bits,
-    tries_of,
-)
-from dpdt.algorithm.randomness import Globals, kept
+from dpdt.algorithm.passes import Pass
+from dpdt.algorithm.places import same_bits
+from dpdt.algorithm.randomness import kept
 from dpdt.algorithm.readiness import refuse_unready
 from dpdt.algorithm.state import Attributes, Kept, Tainted, replica
+from dpdt.algorithm.ways import How
 from dpdt.mechanism import Blocks, BoundedSum, full_precision
 
-CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough for the cache
-EXAMPLES = 256  # examples that are differentiated at once when vectorised
 AGAIN = 16  # one step in so many, by a secret coin, computes its first auxiliary twice
-LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
-OUTER = 1 << 22  # numbers in the inputs of a linear head at once
-UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError)
 
 
 class Executor:
@@ -89,7 +78,7 @@ class Executor:
         self.checked = False  # by content, which is done after the first pass
         self._start = Attributes(model)
         self._images = any(isinstance(m, nn.Conv2d) for m in model.modules())
-        self._convolves = any(isinstance(m, _ConvNd) for m in model.modules())
+        self.convolves = any(isinstance(m, _ConvNd) for m in model.modules())
         self._arranged = False
         self._lanes: tuple[int, ThreadPoolExecutor] | None = None
 
@@ -178,40 +167,21 @@ class Executor:
         if not sum(batch.sizes):
             return How()
         modes = (m.training for m in self.model.modules())
-        case = (batch.alone, batch.fixed, self._size(batch), scale is None, *modes)
+        case = (batch.alone, batch.fixed, ways.size_of(self, batch), scale is None, *modes)
         if case not in self.found:
             self._warm_up(batch)
-            found = self._as_products(batch) if scale is not None else None
-            self.found[case] = found or self._together(batch, contribute) or self._apart(batch)
+            found = ways.as_products(self, batch) if scale is not None else None
+            found = found or ways.together(self, batch, contribute)
+            self.found[case] = found or ways.apart(self, batch)
             self.kept.passed()
         return self.found[case]
 
     def _warm_up(self, batch: Batch) -> None:
         """Call a copy once: attributes that a model sets at its first call are then public."""
         made = self.copy()
-        out = torch.empty(1, self.layout.size, dtype=self.layout.dtype, device=self.layout.device)
-        with suppress(Exception):  # a model of the user's own can fail in any way
-            looped(made, self.loss, self.layout, made_up(batch.data, 1), out)
+        ways.call_once(self, made, batch)
         if replica(made) is not made:  # it has left nothing on itself that cannot be copied
             self.base = made
-
-    def _as_products(self, batch: Batch) -> How | None:
-        """Whether it is a linear head with single examples and class numbers for labels."""
-        pair = isinstance(batch.data, tuple | list) and len(batch.data) == 2
-        if self.head is None or not batch.alone or not pair:
-            return None
-        head, y = self.head, batch.data[1]
-        if y.dim() != 1 or y.is_floating_point():
-            return None
-        rows = rows_of(self.auxiliaries, max(16, OUTER // head.layer.in_features))
-
-        def gradients(examples: Data, trial: int) -> Tensor:
-            (x, labels), (weight,) = examples, made_up_weights([head.layer.weight], trial)
-            return head.differentiate(x.flatten(1).to(self.layout.dtype), labels, weight)[0]
-
-        tries = tries_of(head.layer.in_features)
-        classes = 1 if batch.fixed else equal_places(gradients, batch.data, 1, rows, tries)
-        return None if classes is None else How(head=True, rows=rows, classes=classes)
 
     def arrange(self, batch: Batch) -> None:
         """Choose the order of images in memory, before the first pass; changes the flat order."""
@@ -219,79 +189,13 @@ class Executor:
         if self._arranged or not sum(batch.sizes):
             return
         self._arranged = True
-        if not self._images or layout.device.type != "cpu" or self._size(batch):
+        if not self._images or layout.device.type != "cpu" or ways.size_of(self, batch):
             return
         layout.arrange(channels_last=True)
-        out = torch.empty(1, layout.size, dtype=layout.dtype, device=layout.device)
-        data = made_up(batch.data, max(1, min(self.expected, max(batch.sizes))))
         with full_precision(), torch.no_grad(), kept():
-            try:
-                looped(self.copy(), self.loss, layout, channels_last(data), out)
-            except UNFIT:  # such as view() of a tensor that lies in another order
+            if not ways.takes_channels_last(self, batch):
                 layout.arrange(channels_last=False)
         self.kept.passed()
-
-    def _size(self, batch: Batch) -> int:
-        """The size of micro-batches if they should be computed many at once, else 0.
-
-        Convolutions are slower that way unless there is one example in each, and so are models too
-        large for several rows of gradients to fit the cache.
-        """
-        sizes = set(batch.sizes) - {0}
-        if len(sizes) != 1 or not (batch.alone or batch.fixed) or 4 * self.layout.size > CHUNK:
-            return 0
-        return 0 if self._convolves and sizes != {1} else sizes.pop()
-
-    def _together(self, batch: Batch, contribute: Contribute) -> How | None:
-        """Whether micro-batches can be computed many at once, all places being equal."""
-        size, layout = self._size(batch), self.layout
-        if not size:
-            return None
-        rows = rows_of(self.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))
-        keys = torch.zeros(rows, dtype=torch.int64)
-        buffers = [torch.empty(rows, layout.size, dtype=layout.dtype) for _ in range(2)]
-        tries = tries_of(layout.size)
-        model = self.copy()
-        attributes = Attributes(model)
-        for keyed in (None, (self.seed, 0, keys)):
-
-            def contributions(examples: Data, trial: int, keyed: Any = keyed) -> Tensor:
-                weights = made_up_weights(layout.tensors, trial)
-                attributes.restore()
-                vectorised(model, self.loss, layout, examples, buffers[0], size, keyed, weights)
-                return contribute(slice(0, 0), *buffers)[0]
-
-            try:
-                if batch.fixed:
-                    one = made_up(batch.data, size * rows)
-                    attributes.restore()
-                    vectorised(model, self.loss, layout, one, buffers[0], size, keyed)
-                    classes: int | None = 1
-                else:
-                    classes = equal_places(contributions, batch.data, size, rows, tries)
-            except UNFIT:
-                continue
-            if classes is not None:
-                return How(rows=rows, classes=classes, keyed=keyed is not None)
-            return None
-        return None
-
-    def _apart(self, batch: Batch) -> How:
-        """One by one: whether on lanes."""
-        layout, size = self.layout, max(1, min(self.expected, max(batch.sizes)))
-        if self.expected > LANE or layout.device.type != "cpu":
-            return How()
-        data = made_up(batch.data, size)
-        out = torch.empty(1, layout.size, dtype=layout.dtype, device=layout.device)
-        outside, before, copy = Attributes(self.model), Globals(), self.copy()
-        if copy is self.model:
-            return How()
-        try:
-            data = channels_last(data) if layout.channels_last else data
-            looped(copy, self.loss, layout, data, out)
-        except Exception:  # a model of the user's own can fail in any way; real data will tell
-            return How()
-        return How(lanes=outside.changed() is None and Globals() == before)
 
     def lanes(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         """map, on as many lanes as there are threads.

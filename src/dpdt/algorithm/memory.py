@@ -27,8 +27,8 @@ from dpdt.algorithm.preconditioner import Preconditioner
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """What the memories need to know of the current step."""
+class StepValues:
+    """What a memory is told of one step."""
 
     index: int
     clip: Tensor  # C, [blocks], float64
@@ -38,18 +38,21 @@ class Step:
     diagnose: bool
 
     def penalty_of(self, rows: slice) -> Tensor:
+        """ρ_k of the auxiliaries in `rows`."""
         return self.penalty if len(self.penalty) == 1 else self.penalty[rows]
 
 
 class Memory(Protocol):
-    def contribute_(self, rows: slice, gradient: Tensor, scratch: Tensor, step: Step) -> Tally:
+    def contribute_(
+        self, rows: slice, gradient: Tensor, scratch: Tensor, step: StepValues
+    ) -> Tally:
         """Turn the gradients of the auxiliaries in `rows` into contributions, in place.
 
         `scratch` is a buffer of the same shape whose content does not matter.
         """
         ...
 
-    def publish(self, noisy: Tensor, step: Step) -> Tensor:
+    def publish(self, noisy: Tensor, step: StepValues) -> Tensor:
         """The direction of the step on θ, from the noisy mean contribution."""
         ...
 
@@ -70,7 +73,9 @@ class AuxiliaryMemory:
         )
         self.second_moment = torch.zeros_like(self.multiplier) if preconditioner.stateful else None
 
-    def contribute_(self, rows: slice, gradient: Tensor, scratch: Tensor, step: Step) -> Tally:
+    def contribute_(
+        self, rows: slice, gradient: Tensor, scratch: Tensor, step: StepValues
+    ) -> Tally:
         return contribute_(
             self.layout,
             gradient,
@@ -87,7 +92,7 @@ class AuxiliaryMemory:
             diagnose=step.diagnose,
         )
 
-    def publish(self, noisy: Tensor, step: Step) -> Tensor:
+    def publish(self, noisy: Tensor, step: StepValues) -> Tensor:
         return noisy
 
     def state(self) -> dict[str, Tensor]:
@@ -102,7 +107,9 @@ class NoMemory:
     def __init__(self, layout: Layout):
         self.layout = layout
 
-    def contribute_(self, rows: slice, gradient: Tensor, scratch: Tensor, step: Step) -> Tally:
+    def contribute_(
+        self, rows: slice, gradient: Tensor, scratch: Tensor, step: StepValues
+    ) -> Tally:
         return contribute_plainly_(
             self.layout,
             gradient if step.decay is None else gradient.add_(step.decay),
@@ -114,7 +121,7 @@ class NoMemory:
             diagnose=step.diagnose,
         )
 
-    def publish(self, noisy: Tensor, step: Step) -> Tensor:
+    def publish(self, noisy: Tensor, step: StepValues) -> Tensor:
         return noisy
 
     def state(self) -> dict[str, Tensor]:
@@ -129,13 +136,15 @@ class SharedMemory:
         self.multiplier = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
         self.second_moment = torch.zeros_like(self.multiplier) if preconditioner.stateful else None
 
-    def _inverse(self, step: Step) -> Tensor | None:
+    def _inverse(self, step: StepValues) -> Tensor | None:
         """V⁻¹, or None for the identity."""
         if self.second_moment is None or step.index == 0:
             return None
         return self.preconditioner.inverse(self.second_moment, step.index)
 
-    def contribute_(self, rows: slice, gradient: Tensor, scratch: Tensor, step: Step) -> Tally:
+    def contribute_(
+        self, rows: slice, gradient: Tensor, scratch: Tensor, step: StepValues
+    ) -> Tally:
         return contribute_plainly_(
             self.layout,
             gradient,
@@ -147,7 +156,7 @@ class SharedMemory:
             diagnose=step.diagnose,
         )
 
-    def publish(self, noisy: Tensor, step: Step) -> Tensor:
+    def publish(self, noisy: Tensor, step: StepValues) -> Tensor:
         rho, multiplier = float(step.penalty), self.multiplier
         inverse = self._inverse(step)
         row = multiplier.unsqueeze(0)

@@ -6,7 +6,7 @@ How it is made, and what it guarantees, is said in executor.py.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,30 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpdt.algorithm.auxiliary import Tally
+from dpdt.algorithm.auxiliary import Contribute, Tally
 from dpdt.algorithm.batch import Batch, Data, tree_map
 from dpdt.algorithm.gradients import Head, channels_last, looped, vectorised
 from dpdt.algorithm.randomness import Globals, seeded
 from dpdt.algorithm.state import Attributes, Tainted
+from dpdt.algorithm.ways import How
 from dpdt.mechanism import Blocks, BoundedSum, full_precision
 
 if TYPE_CHECKING:
     from dpdt.algorithm.executor import Executor
 
 GROUPS = 64  # partial sums of a step, each computed by one thread
-
-Contribute = Callable[[slice, Tensor, Tensor], tuple[Tensor, Tally]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class How:
-    """What was found out about a model."""
-
-    rows: int = 0  # micro-batches computed together; 0: one by one
-    classes: int = 1  # places of a chunk are equal within a class
-    keyed: bool = False  # together, with dropout
-    lanes: bool = False  # one by one, on several threads
-    head: bool = False  # as products
 
 
 @dataclass

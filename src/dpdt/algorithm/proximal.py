@@ -26,7 +26,7 @@ def contraction(regularizer: str, strength: float, step_size: float) -> float:
     return 1.0 / (1.0 + strength * step_size) if regularizer == "l2" else 1.0
 
 
-def penalty_of(theta: Tensor, regularizer: str, strength: float) -> float:
+def regularization(theta: Tensor, regularizer: str, strength: float) -> float:
     """r(θ)."""
     match regularizer:
         case "l2":

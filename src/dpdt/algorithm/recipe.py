@@ -38,7 +38,7 @@ class Recipe:
     def _settings(self) -> dict[int, Setting]:
         return {}
 
-    def penalties(self, epoch: int) -> tuple[float, ...]:
+    def _penalties(self, epoch: int) -> tuple[float, ...]:
         """ρ_k during an epoch: a single value if all auxiliaries share it."""
         factors = [schedule.factor(epoch) for schedule in self.penalty_schedule]
         number = max(len(self.penalty), len(factors))
@@ -54,7 +54,7 @@ class Recipe:
     def at(self, epoch: int) -> Setting:
         """What every step of an epoch does."""
         if epoch not in self._settings:
-            penalties = self.penalties(epoch)
+            penalties = self._penalties(epoch)
             penalty = sum(penalties) / len(penalties)
             step_size = self.global_lr / penalty
             clip = self.clip_schedule.factor(epoch)
@@ -67,5 +67,6 @@ class Recipe:
                 global_lr=self.global_lr,
                 step_size=step_size,
                 contraction=contraction(self.regularizer, self.weight_decay, step_size),
+                penalties=() if self.shared_penalty else penalties,
             )
         return self._settings[epoch]

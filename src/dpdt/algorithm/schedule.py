@@ -123,20 +123,22 @@ PAPER_PENALTY = Exponential(
     ),
     floor=1e-4,
 )
-PAPER: dict[str, Schedule] = {"clip_schedule": PAPER_CLIP, "penalty_schedule": PAPER_PENALTY}
 
 
-def parse(value: Any, *, key: str) -> Schedule:
-    """A schedule from its written form; `key` names it in errors and picks the paper's own."""
+def parse(value: Any, *, paper: Schedule | None = None) -> Schedule:
+    """A schedule from its written form; `paper` is the paper's own, if it has one.
+
+    A complaint about one entry of a table begins with the name of the entry and a colon.
+    """
     if isinstance(value, str):
         if value == "constant":
             return Constant()
-        if value == "paper" and key in PAPER:
-            return PAPER[key]
-        known = "'constant'" + (" or 'paper'" if key in PAPER else "")
-        raise InputError(f"method.{key}: must be {known} or a table with a kind, found {value!r}")
+        if value == "paper" and paper is not None:
+            return paper
+        known = "'constant'" + ("" if paper is None else " or 'paper'")
+        raise InputError(f"must be {known} or a table with a kind, found {value!r}")
     if not isinstance(value, Mapping):
-        raise InputError(f"method.{key}: must be a name or a table with a kind, found {value!r}")
+        raise InputError(f"must be a name or a table with a kind, found {value!r}")
     kinds: dict[str, Callable[..., Schedule]] = {
         "constant": Constant,
         "steps": Steps,
@@ -146,14 +148,12 @@ def parse(value: Any, *, key: str) -> Schedule:
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
     kind = options.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
-        raise InputError(f"method.{key}.kind: must be one of {', '.join(kinds)}, found {kind!r}")
+        raise InputError(f"kind: must be one of {', '.join(kinds)}, found {kind!r}")
     try:
         return kinds[kind](**options)
-    except InputError as error:
-        raise InputError(f"method.{key}.{error}") from None
     except TypeError as error:
         reason = str(error).split("() ")[-1].replace("__init__", kind)
-        raise InputError(f"method.{key}: a {kind!r} schedule does not fit: {reason}") from None
+        raise InputError(f"a {kind!r} schedule does not fit: {reason}") from None
 
 
 def _exponential(

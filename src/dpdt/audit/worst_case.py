@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dpdt.accounting import Privacy, account
 from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.engine import Engine
+from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import ENTRY
 from dpdt.algorithm.recipe import Recipe
 from dpdt.audit.bounds import Measured, measure
@@ -133,7 +133,7 @@ def iterates(
     """θ after each number of epochs, as [sides, trials]; side 0 is D, side 1 is D′."""
     coordinates = 2 * trials
     model = Line(coordinates)
-    engine = Engine(
+    engine = Decoupled(
         model,
         linear_loss,
         instance.recipe(coordinates),

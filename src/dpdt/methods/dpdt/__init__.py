@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpdt.algorithm import schedule
 from dpdt.algorithm.blocks import GRANULARITIES
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.proximal import REGULARIZERS
 from dpdt.algorithm.recipe import Recipe
+from dpdt.algorithm.schedule import grows
 from dpdt.errors import InputError
 from dpdt.fields import (
     AUTO,
@@ -36,7 +36,7 @@ from dpdt.methods.dpdt.checks import check
 from dpdt.methods.method import Engine, Job, Method, Training
 from dpdt.methods.plan import Plan
 from dpdt.methods.problem import Problem
-from dpdt.methods.schedules import schedule_of
+from dpdt.methods.schedules import refuse_vanishing, schedule_of
 from dpdt.methods.settings import PrivacySettings, TrainSettings
 
 MEMORIES = ("auxiliary", "shared", "none")
@@ -155,7 +155,8 @@ class Dpdt(Method):
         recipe = self._recipe(
             self.number_of_auxiliaries(problem, train), clip, noise, train.epochs * batches
         )
-        if schedule.grows(recipe.clip_schedule, train.epochs):
+        refuse_vanishing(recipe.penalty_schedule, train.epochs)
+        if grows(recipe.clip_schedule, train.epochs):
             warnings.warn(
                 "method.clip_schedule grows: the lemma 'Bound for Clipping Bias' needs a clipping "
                 "threshold that never increases, so it no longer bounds the bias κ",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpdt.algorithm.engine import Engine as Decoupled
+from dpdt.algorithm.engine import Decoupled
 from dpdt.errors import InputError
 from dpdt.methods.method import Job
 from dpdt.methods.ram import available, gigabytes
