@@ -1,4 +1,4 @@
-"""The one kind of error a user is meant to read."""
+"""The errors that a user is meant to read."""
 
 
 class InputError(ValueError):
@@ -6,3 +6,18 @@ class InputError(ValueError):
 
     The command line prints the message without a traceback and exits with status 2.
     """
+
+
+class ArgumentError(InputError):
+    """An argument of a function cannot be used.
+
+    The message begins with the argument's name. The command line prints the name as an option.
+    """
+
+    def __init__(self, argument: str, problem: str):
+        super().__init__(argument, problem)
+        self.argument = argument
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.argument}: {self.problem}"

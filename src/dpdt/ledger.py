@@ -244,7 +244,7 @@ class LedgerWriter:
         if self._ended:
             raise InputError(
                 "the run has ended or is paused, and its ledger takes no further step; continue "
-                "it with load_state_dict() on a newly prepared step, or dpdt train --resume"
+                "it with load_state_dict() on a newly prepared step, or resume the run's folder"
             )
 
     def step(self, setting: Setting, number: int | None = None) -> None:

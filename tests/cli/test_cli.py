@@ -385,7 +385,7 @@ def test_figures(tmp_path):
     assert b"<svg" in (tmp_path / "paper.svg").read_bytes()[:1000]
     done = dpdt("account", "--figure", "nowhere/epsilon.png", cwd=tmp_path)
     assert done.returncode == 2
-    assert "--figure nowhere/epsilon.png: cannot be written" in done.stderr
+    assert "dpdt: nowhere/epsilon.png: cannot be written" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_figures(tmp_path):
         (["calibrate", "--set", "privacy.delta=0.01"], "privacy.delta: must be below 1/n"),
         (["calibrate", "--set", "method.name=dpsgd", "--epsilon", "3"], "calibrate is for dpdt"),
         (["allocate", "--set", "privacy.delta=0.5"], "privacy.delta: must be below 1/n"),
-        (["allocate", "digits", "--kind", "conv"], "--kind conv: this model has linear"),
+        (["allocate", "digits", "--kind", "conv"], "--kind: this model has linear, found 'conv'"),
         (["reproduce", "everything"], "is not"),
     ],
 )

@@ -27,7 +27,7 @@ from scipy.special import log_ndtr
 from dpdt.algorithm.batch import tree_map
 from dpdt.audit.metrics import logit
 from dpdt.config import Config
-from dpdt.errors import InputError
+from dpdt.errors import ArgumentError, InputError
 from dpdt.methods.loader import count, take
 
 LEAST = 4  # shadows
@@ -83,7 +83,7 @@ def _gaussian(answers: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, floa
     """
     number = chosen.sum(0)
     if number.sum() <= chosen.shape[1]:
-        raise InputError(f"--shadows: too few to see targets in and out, found {len(answers)}")
+        raise ArgumentError("shadows", f"too few to see targets in and out, found {len(answers)}")
     everyone = answers[chosen].mean()
     mean = np.where(
         number > 0, np.where(chosen, answers, 0.0).sum(0) / np.maximum(number, 1), everyone
@@ -110,7 +110,7 @@ def train_shadows(
     Returns the answers and who was inside, [shadows, targets] each.
     """
     if number < LEAST:
-        raise InputError(f"--shadows: must be at least {LEAST}, found {number}")
+        raise ArgumentError("shadows", f"must be at least {LEAST}, found {number}")
     folder.mkdir(mode=0o700, exist_ok=True)
     left = [i for i in range(number) if not (folder / f"{i}.npz").is_file()]
     done = number - len(left)

@@ -34,7 +34,7 @@ def over_epochs(ledger: Ledger, delta: float) -> dict[str, Any]:
     """ε of every accountant after some epochs: {"epochs", accountant: [ε or None]}."""
     total = math.ceil(ledger.epochs)
     if total < 1:
-        raise InputError("--figure: the run has no steps to draw")
+        raise InputError("the run has no steps to draw")
     epochs = sorted({round(e) for e in np.geomspace(1, total, min(total, POINTS))})
     curves: dict[str, Any] = {"epochs": epochs}
     for accountant in judges(ledger):
@@ -148,6 +148,6 @@ def save(figure: Figure, path: Path) -> None:
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
-        raise InputError(f"--figure {path}: cannot be written ({error})") from None
+        raise InputError(f"{path}: cannot be written ({error})") from None
     finally:
         pyplot.close(figure)
