@@ -29,6 +29,18 @@ FORMAT = 2
 SYNC = 1.0  # seconds: a step's record reaches the disk within them, and before anything leaves
 
 
+KNOWN = {
+    "method": ("dpdt", "dpsgd", "gep", "pate", "plain"),
+    "memory": ("auxiliary", "shared", "none"),
+    "sampling": ("partition", "poisson"),
+    "unit": ("example", "shard", "user"),
+    "relation": ("replace-one", "add-remove"),
+    "preconditioner": ("identity", "rmsprop", "adam", "public"),
+    "regularizer": ("none", "l2", "l1"),
+    "release": ("all", "last"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """A set of parameters that is clipped together, and whose noise has one scale."""
@@ -79,6 +91,12 @@ class Header:
     one_penalty: bool = True  # all auxiliaries have the same ρ
     release: str = "all"  # what may be seen: all iterates, or only the "last"
     private: bool = True  # False when noise or sampling came from a fixed seed
+
+    def __post_init__(self) -> None:
+        for name, options in KNOWN.items():
+            if getattr(self, name) not in options:
+                found = getattr(self, name)
+                raise InputError(f"{name} is {found!r}, which this version does not know")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,26 +352,11 @@ def _verified(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, record
 
 
-KNOWN = {
-    "method": ("dpdt", "dpsgd", "gep", "pate", "plain"),
-    "memory": ("auxiliary", "shared", "none"),
-    "sampling": ("partition", "poisson"),
-    "unit": ("example", "shard", "user"),
-    "relation": ("replace-one", "add-remove"),
-    "preconditioner": ("identity", "rmsprop", "adam", "public"),
-    "regularizer": ("none", "l2", "l1"),
-    "release": ("all", "last"),
-}
-
-
 def _header(record: dict[str, Any]) -> Header:
     if record.pop("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}, the one that this version knows")
     values = _fields(Header, record)
     values["blocks"] = tuple(Block(**block) for block in record["blocks"])
-    for name, options in KNOWN.items():
-        if values.get(name, options[0]) not in options:
-            raise ValueError(f"{name} is {values[name]!r}, which this version does not know")
     return Header(**values)
 
 

@@ -25,8 +25,15 @@ import math
 from abc import ABC, abstractmethod
 
 from dpdt.accounting.gaussian import epsilon_of
-from dpdt.accounting.guarantee import Condition, Guarantee, check, common_conditions
-from dpdt.ledger import Ledger, Setting
+from dpdt.accounting.guarantee import (
+    Condition,
+    Guarantee,
+    check,
+    common_conditions,
+    unless_algorithm_1,
+    unless_partition,
+)
+from dpdt.ledger import Header, Ledger, Setting
 
 # The engine rescales what comes within rounding of C; clipping is impossible below that.
 ROOM = 1.0 - 1e-4
@@ -57,6 +64,10 @@ class _HiddenState(ABC):
     name = ""
 
     @abstractmethod
+    def unsupported(self, header: Header) -> str | None:
+        """Why the bound has nothing to say of such a run."""
+
+    @abstractmethod
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         """What must hold of the run."""
 
@@ -67,10 +78,8 @@ class _HiddenState(ABC):
     def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
         conditions = self.conditions(ledger)
         mu = None
-        if not ledger.runs:
-            mu = 0.0
-        elif all(c.holds for c in conditions):
-            mu = self.mu(ledger)
+        if all(c.holds for c in conditions):
+            mu = self.mu(ledger) if ledger.runs else 0.0
         return Guarantee(
             accountant=self.name,
             epsilon=math.inf if mu is None else epsilon_of(mu, delta),
@@ -113,6 +122,15 @@ def _rounding(setting: Setting) -> float:
 class HiddenStateConvex(_HiddenState):
     name = "hidden-state-convex"
 
+    def unsupported(self, header: Header) -> str | None:
+        remembers = None
+        if header.memory != "none":
+            remembers = (
+                "the bound is for auxiliaries that remember nothing; this run's memory is "
+                f"{header.memory}"
+            )
+        return unless_algorithm_1(header) or unless_partition(header) or remembers
+
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         h = ledger.header
         settings = [run.setting for run in ledger.runs]
@@ -124,7 +142,7 @@ class HiddenStateConvex(_HiddenState):
         least = min((min(s.clip) for s in settings), default=math.inf)
         whole = ledger.steps % h.batches == 0
         return (
-            *common_conditions(ledger),
+            *common_conditions(self, ledger),
             check(
                 "the loss is convex and smooth, with gradients bounded by construction",
                 known,
@@ -132,10 +150,10 @@ class HiddenStateConvex(_HiddenState):
                 "the model gives no such bound; use a linear model with model.radius",
             ),
             check(
-                "auxiliaries remember nothing and do not precondition",
-                h.memory == "none" and h.preconditioner == "identity",
-                "memory is none",
-                f"memory is {h.memory}, the preconditioner {h.preconditioner}",
+                "auxiliaries do not precondition",
+                h.preconditioner == "identity",
+                "there is no preconditioner",
+                f"the preconditioner is {h.preconditioner}",
             ),
             check(
                 "all auxiliaries have one penalty",
@@ -152,11 +170,9 @@ class HiddenStateConvex(_HiddenState):
             ),
             check(
                 "an example takes part once an epoch, and the unit is an example",
-                h.sampling == "partition" and h.unit == "example" and whole,
+                h.unit == "example" and whole,
                 "mini-batches are a partition and epochs are whole",
-                "the run ended within an epoch"
-                if h.sampling == "partition" and h.unit == "example"
-                else f"sampling is {h.sampling}, the unit is {h.unit}",
+                "the run ended within an epoch" if h.unit == "example" else f"the unit is {h.unit}",
             ),
             check(
                 "every step has the same settings",
@@ -217,6 +233,9 @@ def _displacements(setting: Setting) -> tuple[float, ...]:
 class HiddenStateContraction(_HiddenState):
     name = "hidden-state-contraction"
 
+    def unsupported(self, header: Header) -> str | None:
+        return unless_algorithm_1(header)
+
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         h = ledger.header
         settings = [run.setting for run in ledger.runs]
@@ -226,7 +245,7 @@ class HiddenStateContraction(_HiddenState):
             h.preconditioner == "identity" and h.auxiliary_weight_decay == 0
         )
         return (
-            *common_conditions(ledger),
+            *common_conditions(self, ledger),
             check(
                 "weight decay contracts every step",
                 contracts,
