@@ -5,7 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpdt.errors import InputError
-from dpdt.ledger import Block, Header, Ledger, LedgerWriter, Setting, _chain
+from dpdt.ledger import Block, Header, Ledger, LedgerWriter, Setting
+from dpdt.ledger.lines import chain
 
 
 def header(**options):
@@ -182,7 +183,7 @@ def test_what_is_not_known_is_refused(tmp_path, kind, change):
         del record["hash"]
         if record["kind"] == kind:
             record |= change
-        previous = _chain(previous, record)
+        previous = chain(previous, record)
         lines.append(json.dumps({**record, "hash": previous}))
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(InputError, match=r"line [12] of the ledger is damaged \(.*(know|unknown)"):
