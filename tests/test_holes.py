@@ -1042,7 +1042,8 @@ class Test14Ledger:
     def test_it_is_on_the_disk_before_anything_leaves(self, tmp_path, monkeypatch):
         synced = []
         monkeypatch.setattr(
-            "dpdt.ledger.os.fsync", lambda handle: synced.append(path.read_text().count('"step",'))
+            "dpdt.ledger.writer.os.fsync",
+            lambda handle: synced.append(path.read_text().count('"step",')),
         )
         path = tmp_path / "ledger.jsonl"
         step, loader = prepare(nn.Linear(6, 3), examples(), noise=1.0, lr=0.1, ledger=path, **SMALL)

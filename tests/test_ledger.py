@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpdt.errors import InputError
-from dpdt.ledger import Block, Header, Ledger, LedgerWriter, Setting, _chain
+from dpdt.ledger import Block, Header, Ledger, LedgerWriter, Setting
 
 
 def header(**options):
@@ -199,13 +199,27 @@ def test_steps_that_are_taken_again_are_read_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"method": "dp-ftrl"}, {"memory": "banana"}, {"sampling": "weird"}, {"format": 3}, {"new": 1}],
+    ("kind", "change"),
+    [
+        ("header", {"method": "dp-ftrl"}),
+        ("header", {"memory": "banana"}),
+        ("header", {"sampling": "weird"}),
+        ("header", {"relation": "swap-two"}),
+        ("header", {"format": 3}),
+        ("header", {"new": 1}),
+        ("setting", {"new": 1}),
+    ],
 )
-def test_what_is_not_known_is_refused(tmp_path, change):
+def test_what_is_not_known_is_refused(tmp_path, kind, change):
     """With a chain that is right: nobody has damaged the file, this version cannot read it."""
     path = tmp_path / "ledger.jsonl"
     write(path, [setting()] * 2)
-    rewrite(path, "header", lambda record: record.update(change))
-    with pytest.raises(InputError, match=r"line 1 of the ledger is damaged \(.*(know|unknown)"):
+    rewrite(path, kind, lambda record: record.update(change))
+    with pytest.raises(InputError, match=r"line [12] of the ledger is damaged \(.*(know|unknown)"):
         Ledger.read(path)
+
+
+@pytest.mark.parametrize("name", ["method", "memory", "sampling", "unit", "relation", "release"])
+def test_no_header_has_a_word_that_is_not_known(name):
+    with pytest.raises(InputError, match=f"{name} is 'banana', which this version does not know"):
+        header(**{name: "banana"})

@@ -29,7 +29,8 @@ from dpdt.algorithm.randomness import seeded
 from dpdt.algorithm.ways import How
 from dpdt.errors import InputError
 from dpdt.lattice import FINE, on_lattice, spacing
-from dpdt.ledger import Block, Ledger, LedgerWriter, Setting, _chain
+from dpdt.ledger import Block, Ledger, LedgerWriter, Setting
+from dpdt.ledger.lines import chain
 from dpdt.mechanism import Blocks, BoundedSum, perturbed
 from dpdt.methods.gep.engine import GepEngine
 from dpdt.models.networks import BoundedLinear
@@ -225,7 +226,7 @@ class TestLedgerFile:
         previous, lines = "", []
         for record in change(records):
             record = {k: v for k, v in record.items() if k != "hash"}
-            previous = _chain(previous, record)
+            previous = chain(previous, record)
             lines.append(json.dumps({**record, "hash": previous}) + "\n")
         path.write_text("".join(lines))
 
@@ -259,7 +260,8 @@ class TestLedgerFile:
         step, _ = prepare(model, data, noise=1.0, ledger=path, **SMALL, **FIXED)
         assert "trained on these data" in Ledger.read(path).voids[0]
         monkeypatch.setattr(
-            "dpdt.ledger.os.fsync", lambda handle: synced.append(len(Ledger.read(path).voids))
+            "dpdt.ledger.writer.os.fsync",
+            lambda handle: synced.append(len(Ledger.read(path).voids)),
         )
         step.writer.void("something was found")
         assert synced == [2]
@@ -277,11 +279,11 @@ class TestLedgerFile:
     ):
         kinds, clock = [], [100.0]
         monkeypatch.setattr(
-            "dpdt.ledger.os.fsync",
+            "dpdt.ledger.writer.os.fsync",
             lambda handle: kinds.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}")
                                         else "file"),
         )  # fmt: skip
-        monkeypatch.setattr("dpdt.ledger.time.monotonic", lambda: clock[0])
+        monkeypatch.setattr("dpdt.ledger.writer.time.monotonic", lambda: clock[0])
         step, loader = prepare(
             nn.Linear(6, 3), examples(), noise=1.0, ledger=tmp_path / "l", **SMALL, **FIXED
         )

@@ -1,4 +1,4 @@
-"""The one kind of error a user is meant to read."""
+"""The errors that a user is meant to read."""
 
 
 class InputError(ValueError):
@@ -9,8 +9,15 @@ class InputError(ValueError):
 
 
 class ArgumentError(InputError):
-    """An argument of a function cannot be used. The command line shows it as an option."""
+    """An argument of a function cannot be used.
 
-    def __init__(self, argument: str, message: str):
-        super().__init__(f"{argument}: {message}")
+    The message begins with the argument's name. The command line prints the name as an option.
+    """
+
+    def __init__(self, argument: str, problem: str):
+        super().__init__(argument, problem)
         self.argument = argument
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.argument}: {self.problem}"

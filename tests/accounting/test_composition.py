@@ -295,12 +295,6 @@ def test_calibration_meets_the_target_from_below(target, memory, steps):
     assert target * (1 - 1e-3) <= spent <= target
 
 
-def test_the_table_a_user_sees():
-    text = str(account(ledger(RUNS), 1e-5))
-    assert "proven" in text
-    assert "composition · replace one example · δ = 1e-5" in text
-
-
 def test_a_ledger_without_an_end_says_so_wherever_its_epsilon_is_shown():
     run = ledger(RUNS)
     cut = account(run, 1e-5)

@@ -257,9 +257,9 @@ class TestHiddenStateConvex:
             ({"smoothness": 1e3}, "lower lr or global_lr"),
             ({"unit": "shard"}, "the unit is shard"),
             ({"steps": 39}, "ended within an epoch"),
-            ({"sampling": "poisson"}, "sampling is poisson"),
+            ({"sampling": "poisson"}, "this run samples by Poisson"),
             ({"one_penalty": False}, "method.penalty or its schedule is a list"),
-            ({"preconditioner": "adam"}, "the preconditioner adam"),
+            ({"preconditioner": "adam"}, "the preconditioner is adam"),
         ],
     )
     def test_each_condition_is_checked(self, change, reason):

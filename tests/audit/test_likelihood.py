@@ -41,7 +41,7 @@ def test_nothing_is_found_where_nothing_is():
 
 def test_too_few_shadows():
     own, answers, inside, _ = shadows(np.random.default_rng(2), 1, 10, 1.0)
-    with pytest.raises(InputError, match="too few"):
+    with pytest.raises(InputError, match=r"^shadows: too few"):
         scores(own, answers, inside, online=True)
 
 
@@ -78,5 +78,5 @@ def test_shadows_are_trained_with_the_runs_settings_and_only_once(tmp_path, monk
     other = Targets.draw(np.arange(1437), 260, 30, 0)
     with pytest.raises(InputError, match="shadows of other targets"):
         train_shadows(chosen, other, tmp_path / "s", 4, on_done=done.append)
-    with pytest.raises(InputError, match="at least 4, found 3"):
+    with pytest.raises(InputError, match=r"^shadows: must be at least 4, found 3"):
         train_shadows(chosen, targets, tmp_path / "t", 3, on_done=done.append)

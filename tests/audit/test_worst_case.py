@@ -8,6 +8,7 @@ import pytest
 from dpdt.algorithm import publish
 from dpdt.audit import worst_case
 from dpdt.audit.worst_case import AUXILIARIES, Instance, audit, iterates, judge
+from dpdt.errors import ArgumentError
 from dpdt.mechanism import BoundedSum
 from dpdt.noise import Randomness
 from tests.accounting.worst_case import exact_mu
@@ -126,3 +127,8 @@ def test_beta_is_divided_among_all_cases(monkeypatch):
     monkeypatch.setattr(worst_case, "judge", listen)
     audit(["none", "shared"], instance=replace(SMALL, epochs=(1, 2)), trials=100, beta=0.04)
     assert shares == [0.01, 0.01]
+
+
+def test_too_few_trials():
+    with pytest.raises(ArgumentError, match=r"^trials: must be at least 100, found 99"):
+        audit(["none"], instance=SMALL, trials=99)

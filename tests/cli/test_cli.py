@@ -81,6 +81,7 @@ def test_train_prints_accuracy_and_the_table_and_is_quiet_without_a_terminal(tmp
     assert "accuracy 0." in done.stdout
     assert "ε ≤ 3" in done.stdout
     assert "proven" in done.stdout
+    assert "accountants do not apply; dpdt account runs/digits-" in done.stdout
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
@@ -204,6 +205,16 @@ def test_account_takes_delta_and_the_missing_end_from_the_run_itself(tmp_path):
     (tmp_path / "config.toml").write_text(text.replace("true", "false"))
     assert "must be below 1/n" in dpdt("account", str(tmp_path)).stderr
     assert dpdt("account", str(tmp_path), "--allow-large-delta").returncode == 0
+
+
+def test_account_says_what_it_leaves_out_and_why_if_asked():
+    told = dpdt("account", "digits").stdout
+    assert told.splitlines()[0].startswith("ε ≤ 8         proven    composition")
+    assert told.splitlines()[-1] == "2 accountants do not apply; dpdt account --all shows why"
+    assert "hidden-state" not in told
+    told = dpdt("account", "digits", "--all").stdout
+    assert "no bound  hidden-state-contraction · there is no L2 weight decay" in told
+    assert "not apply" not in told
 
 
 def test_published_numbers_of_composition():
@@ -385,7 +396,7 @@ def test_figures(tmp_path):
     assert b"<svg" in (tmp_path / "paper.svg").read_bytes()[:1000]
     done = dpdt("account", "--figure", "nowhere/epsilon.png", cwd=tmp_path)
     assert done.returncode == 2
-    assert "--figure nowhere/epsilon.png: cannot be written" in done.stderr
+    assert "dpdt: nowhere/epsilon.png: cannot be written" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -399,7 +410,7 @@ def test_figures(tmp_path):
         (["calibrate", "--set", "privacy.delta=0.01"], "privacy.delta: must be below 1/n"),
         (["calibrate", "--set", "method.name=dpsgd", "--epsilon", "3"], "calibrate is for dpdt"),
         (["allocate", "--set", "privacy.delta=0.5"], "privacy.delta: must be below 1/n"),
-        (["allocate", "digits", "--kind", "conv"], "--kind conv: this model has linear"),
+        (["allocate", "digits", "--kind", "conv"], "--kind: this model has linear, found 'conv'"),
         (["reproduce", "everything"], "is not"),
     ],
 )

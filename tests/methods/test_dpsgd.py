@@ -242,7 +242,7 @@ def test_it_is_accounted_by_privacy_loss_distributions():
     privacy = step.privacy()
     assert privacy.epsilon == pytest.approx(reference.get_epsilon(1e-5), rel=1e-3)
     assert (privacy.relation, privacy.unit) == ("add-remove", "example")
-    assert [g.accountant for g in privacy.guarantees] == ["composition"]
+    assert [g.accountant for g in privacy.guarantees if g.applies] == ["composition"]
 
 
 def test_a_target_is_met():
@@ -361,7 +361,7 @@ def test_the_model_can_be_used_and_trained_again():
         F.cross_entropy(net(x), y).backward()
     assert math.isfinite(told[0].epsilon)
     assert told[1].epsilon == math.inf
-    assert [g.valid for g in told[1].guarantees] == [False]
+    assert not any(g.valid for g in told[1].guarantees)
     assert "trained on these data before" in told[1].guarantees[0].failed.why
 
 

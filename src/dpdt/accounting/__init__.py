@@ -25,6 +25,7 @@ __all__ = [
     "check_delta",
 ]
 
+# Composition is first: where it does not hold nothing does, and its reason is the table's.
 ACCOUNTANTS: tuple[Accountant, ...] = (
     Composition(),
     HiddenStateConvex(),
@@ -43,14 +44,6 @@ def by_name(name: str) -> Accountant:
     raise InputError(f"privacy.accountant: must be one of {known}, found {name!r}")
 
 
-def judges(ledger: Ledger) -> tuple[Accountant, ...]:
-    """The accountants that speak of a run.
-
-    What is known of the last iterate, and the paper's claim, are about Algorithm 1 alone.
-    """
-    return ACCOUNTANTS if ledger.header.method == "dpdt" else (by_name("composition"),)
-
-
 def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) -> Privacy:
     """What a run guarantees, according to every accountant.
 
@@ -59,7 +52,7 @@ def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) ->
     """
     _check_ledger(ledger)
     check_delta(delta, ledger.header.examples, allow_large=allow_large_delta)
-    guarantees = tuple(accountant.guarantee(ledger, delta) for accountant in judges(ledger))
+    guarantees = tuple(accountant.guarantee(ledger, delta) for accountant in ACCOUNTANTS)
     return Privacy(
         delta=delta,
         unit=ledger.header.unit,

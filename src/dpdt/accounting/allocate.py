@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dpdt.accounting.calibrate import scaled
 from dpdt.accounting.guarantee import Accountant
-from dpdt.errors import InputError
+from dpdt.errors import ArgumentError, InputError
 from dpdt.ledger import Ledger, Setting
 
 MODES = ("noise", "joint")
@@ -51,7 +51,7 @@ def allocate(
     """Shift the budget towards `kind` by `boost`, at the ledger's own total ε."""
     kinds = sorted({block.kind for block in ledger.header.blocks}, key=_order)
     if kind is not None and kind not in kinds:
-        raise InputError(f"--kind {kind}: this model has {', '.join(kinds)}")
+        raise ArgumentError("kind", f"this model has {', '.join(kinds)}, found {kind!r}")
     target = accountant.guarantee(ledger, delta).epsilon
     if not math.isfinite(target):
         raise InputError(f"accountant {accountant.name!r} gives no ε for this run to hold")

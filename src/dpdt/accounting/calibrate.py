@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 
@@ -14,6 +14,7 @@ from dpdt.ledger import Ledger
 
 LARGEST = 1000.0  # beyond, privacy-loss distributions grow without end
 TOLERANCE = 1e-4  # the target is met from below within this share
+REACH = 60.0  # the logarithm of the largest factor that is tried
 
 
 def scaled(ledger: Ledger, factor: float, kinds: Collection[str] | None = None) -> Ledger:
@@ -58,47 +59,69 @@ def calibrate(
     def spent(log_factor: float) -> float:
         guarantee = judge.guarantee(scaled(ledger, math.exp(log_factor), kinds), delta)
         if not guarantee.valid and ledger.header.private:
-            why = guarantee.failed.why if guarantee.failed else ""
-            raise InputError(f"accountant {judge.name!r} is not valid for this run: {why}")
+            raise InputError(
+                f"accountant {judge.name!r} is not valid for this run: {guarantee.why_not}"
+            )
         return guarantee.epsilon
 
-    low = high = start = 0.0
-    stride = 1.0
+    start, stride = 0.0, 1.0
     if ledger.header.sampling == "poisson" and isinstance(judge, Composition) and not judge.coarse:
         # Each look costs half a second there: come close on a coarse grid first.
         near = calibrate(ledger, epsilon, delta, accountant=Composition(coarse=True), kinds=kinds)
-        low = high = start = math.log(near)
-        stride = 1e-3
-    if spent(high) > epsilon:
-        while spent(high) > epsilon:
-            low, high = high, high + stride
-            stride = min(1.0, 2.0 * stride)
-            if high - start > 60:
-                raise InputError(
-                    f"privacy.epsilon: no noise reaches {epsilon} at delta {delta}; "
-                    + (
-                        "the other kinds of block alone spend more, so raise their noise too"
-                        if kinds is not None
-                        else "use fewer epochs, more auxiliaries or a larger epsilon"
-                    )
-                )
-    else:
-        while spent(low) <= epsilon:
-            low, high = low - stride, low
-            stride = min(1.0, 2.0 * stride)
-            if low - start < -60:
-                raise InputError(
-                    f"privacy.epsilon: this run spends less than {epsilon} with any noise; "
-                    "it trains on nothing"
-                )
-    # Bisection on the logarithm of the factor; ε falls as the factor grows. `high` always meets it.
-    # log ε is nearly straight in it, so every other split is where a line would meet the target.
+        start, stride = math.log(near), 1e-3
+    low, high = _around(epsilon, spent, start, stride)
+    if math.isinf(high):
+        raise InputError(
+            f"privacy.epsilon: no noise reaches {epsilon} at delta {delta}; "
+            + (
+                "the other kinds of block alone spend more, so raise their noise too"
+                if kinds is not None
+                else "use fewer epochs, more auxiliaries or a larger epsilon"
+            )
+        )
+    if math.isinf(low):
+        raise InputError(
+            f"privacy.epsilon: this run spends less than {epsilon} with any noise; "
+            "it trains on nothing"
+        )
+    return math.exp(_closest(epsilon, spent, low, high))
+
+
+# Below, ε is a function of the logarithm of the factor, and falls as the factor grows.
+
+
+def _around(
+    target: float, spent: Callable[[float], float], start: float, stride: float
+) -> tuple[float, float]:
+    """Two places with the target between them, found in growing strides from `start`.
+
+    `high` meets the target, `low` does not. A side that is out of reach is infinite.
+    """
+    low = high = start
+    while spent(high) > target:
+        low, high = high, high + stride
+        stride = min(1.0, 2.0 * stride)
+        if high - start > REACH:
+            return low, math.inf
+    while spent(low) <= target:
+        low, high = low - stride, low
+        stride = min(1.0, 2.0 * stride)
+        if low - start < -REACH:
+            return -math.inf, high
+    return low, high
+
+
+def _closest(target: float, spent: Callable[[float], float], low: float, high: float) -> float:
+    """A place between `low` and `high` that meets the target within the tolerance, by bisection.
+
+    log ε is nearly straight. So every other split is where a line would meet the target.
+    """
     straight = True
-    while spent(high) < epsilon * (1.0 - TOLERANCE) and high - low > 1e-12:
+    while spent(high) < target * (1.0 - TOLERANCE) and high - low > 1e-12:
         above, below = math.log(spent(low)), math.log(max(spent(high), 1e-12))
-        share = (above - math.log(epsilon * (1.0 - TOLERANCE / 2))) / (above - below)
+        share = (above - math.log(target * (1.0 - TOLERANCE / 2))) / (above - below)
         inside = straight and math.isfinite(share) and 0.0 < share < 1.0
         middle = low + (high - low) * (share if inside else 0.5)
-        low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
+        low, high = (middle, high) if spent(middle) > target else (low, middle)
         straight = not straight
-    return math.exp(high)
+    return high

@@ -71,9 +71,23 @@ class Composition:
     def __init__(self, coarse: bool = False):
         self.coarse = coarse
 
+    def unsupported(self, header: Header) -> str | None:
+        if header.sampling != "poisson":
+            return None
+        if header.memory == "auxiliary":
+            return (
+                "Poisson sampling is not accounted with memory auxiliary: a record is heard at "
+                "steps that it was not drawn for"
+            )
+        if header.unit != "example":
+            return f"Poisson sampling protects single examples; the unit is {header.unit}"
+        if header.relation == "replace-one" and not header.per_example:
+            return "under Poisson sampling of shared auxiliaries only add-remove is accounted"
+        return None
+
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         return (
-            *common_conditions(ledger),
+            *common_conditions(self, ledger),
             Condition(
                 text="every contribution has norm at most C and is averaged over a constant K",
                 holds=True,
@@ -82,13 +96,16 @@ class Composition:
         )
 
     def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
-        poisson = ledger.header.sampling == "poisson"
-        mu = None if poisson else composed_mu(ledger)
+        mu, epsilon = None, math.inf
+        if self.unsupported(ledger.header) is None:
+            if ledger.header.sampling == "poisson":
+                epsilon = _poisson_epsilon(ledger, delta, self.coarse)
+            else:
+                mu = composed_mu(ledger)
+                epsilon = epsilon_of(mu, delta)
         return Guarantee(
             accountant=self.name,
-            epsilon=_poisson_epsilon(ledger, delta, self.coarse)
-            if mu is None
-            else epsilon_of(mu, delta),
+            epsilon=epsilon,
             delta=delta,
             mu=mu,
             unit=ledger.header.unit,

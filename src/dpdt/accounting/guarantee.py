@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 from typing import Any, Protocol
 
-from dpdt.ledger import Ledger
+from dpdt.ledger import Header, Ledger
 
 RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
 NOT_CLOSED = "not closed    the ledger has no end: steps after its last line are not counted"
@@ -43,6 +43,16 @@ class Guarantee:
     def failed(self) -> Condition | None:
         return next((c for c in self.conditions if not c.holds), None)
 
+    @property
+    def applies(self) -> bool:
+        """Whether the accountant has a number for the run, be it valid or only claimed."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def why_not(self) -> str:
+        """Why the guarantee does not hold, or says nothing."""
+        return self.failed.why if self.failed else "the bound is infinite, as it is without noise"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
@@ -58,7 +68,21 @@ class Measurement:
 
 
 class Accountant(Protocol):
+    """One way to an ε.
+
+    Guarantees: a guarantee is valid only where the accountant supports the run and every condition
+    holds.
+    """
+
     name: str
+
+    def unsupported(self, header: Header) -> str | None:
+        """Why the accountant has nothing to say of such a run, or None if it has.
+
+        What kind of run it is decides: the method, the sampling, the memory. Numbers are for
+        conditions. Without support the accountant's ε is infinite.
+        """
+        ...
 
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         """What must hold of the run, checked against its ledger."""
@@ -69,9 +93,30 @@ class Accountant(Protocol):
         ...
 
 
-def common_conditions(ledger: Ledger) -> tuple[Condition, ...]:
+def unless_algorithm_1(header: Header) -> str | None:
+    """Why a bound on Algorithm 1 has nothing to say of a run."""
+    if header.method == "dpdt":
+        return None
+    return f"the bound is about Algorithm 1; this run is {header.method}"
+
+
+def unless_partition(header: Header) -> str | None:
+    """Why a bound for mini-batches that form a partition has nothing to say of a run."""
+    if header.sampling == "partition":
+        return None
+    return "the bound is for mini-batches of a partition; this run samples by Poisson"
+
+
+def common_conditions(accountant: Accountant, ledger: Ledger) -> tuple[Condition, ...]:
     """What every accountant needs, whatever its bound."""
+    unsupported = accountant.unsupported(ledger.header)
     return (
+        check(
+            "the bound is about such a run",
+            unsupported is None,
+            "method, sampling and memory are those of the bound",
+            unsupported or "",
+        ),
         check(
             "noise and sampling come from operating-system entropy",
             ledger.header.private,
@@ -94,10 +139,10 @@ def check(text: str, holds: bool, yes: str, no: str) -> Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """All guarantees of a run.
+    """What every accountant says of a run.
 
-    `proven` is the smallest valid one of one unit, relation, δ and observer. `closed` is False for
-    a ledger without an end, which may lack steps.
+    `proven` is the smallest valid guarantee of one unit, relation, δ and observer. `closed` is
+    False for a ledger without an end, which may lack steps.
     """
 
     delta: float
@@ -160,30 +205,52 @@ class Privacy:
             "measured": self.measured and asdict(self.measured),
         }
 
+    @property
+    def hidden(self) -> int:
+        """How many accountants the table leaves out, since they have no number for the run."""
+        return sum(not g.applies for g in self.guarantees)
+
     def __str__(self) -> str:
-        lines = [_line(g, headline=g is self.proven) for g in self._ordered()]
+        return self.table()
+
+    def table(self, *, all: bool = False) -> str:
+        """The headline, what else holds, what is claimed, and what was measured.
+
+        Accountants without a number are left out. With `all` they follow the claims, each with its
+        reason.
+        """
+        proven = self.proven if math.isfinite(self.epsilon) else None
+        others = [g for g in self.guarantees if g.applies and g is not proven]
+        lines = [self._unproven() if proven is None else _bound(proven, "proven")]
+        lines += [_bound(g, "holds") for g in others if g.valid]
+        lines += [_claim(g) for g in others if not g.valid]
+        if all:
+            lines += [_nothing(g) for g in self.guarantees if not g.applies]
         if self.measured:
             lines.append(str(self.measured))
         if not self.closed:
             lines.append(NOT_CLOSED)
         return "\n".join(lines)
 
-    def _ordered(self) -> list[Guarantee]:
-        return sorted(self.guarantees, key=lambda g: (g is not self.proven, not g.valid))
+    def _unproven(self) -> str:
+        """The headline of a run without one. The first accountant's bound needs the least."""
+        why = self.guarantees[0].why_not if self.guarantees else "no accountant was asked"
+        return f"no ε is proven: {why}"
 
 
-def _line(g: Guarantee, *, headline: bool) -> str:
-    neighbour = f"{RELATIONS[g.relation]} {g.unit}"
-    if g.valid:
-        status = "proven  " if headline else "holds   "
-        return (
-            f"ε ≤ {shown(g.epsilon, ROUND_CEILING):9} {status}  {g.accountant} · {neighbour} · "
-            f"δ = {_short(g.delta)} · {g.observer}"
-        )
-    why = g.failed.why if g.failed else ""
-    if g.epsilon == float("inf"):
-        return f"    {'':9} {'no bound':9} {g.accountant} · {why}"
-    return f"ε = {shown(g.epsilon):9} claimed   {g.accountant} · not valid here: {why}"
+def _bound(g: Guarantee, status: str) -> str:
+    return (
+        f"ε ≤ {shown(g.epsilon, ROUND_CEILING):9} {status:9} {g.accountant} · "
+        f"{RELATIONS[g.relation]} {g.unit} · δ = {_short(g.delta)} · {g.observer}"
+    )
+
+
+def _claim(g: Guarantee) -> str:
+    return f"ε = {shown(g.epsilon):9} claimed   {g.accountant} · not valid here: {g.why_not}"
+
+
+def _nothing(g: Guarantee) -> str:
+    return f"    {'':9} no bound  {g.accountant} · {g.why_not}"
 
 
 def _short(x: float) -> str:

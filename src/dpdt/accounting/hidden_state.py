@@ -25,8 +25,15 @@ import math
 from abc import ABC, abstractmethod
 
 from dpdt.accounting.gaussian import epsilon_of
-from dpdt.accounting.guarantee import Condition, Guarantee, check, common_conditions
-from dpdt.ledger import Ledger, Setting
+from dpdt.accounting.guarantee import (
+    Condition,
+    Guarantee,
+    check,
+    common_conditions,
+    unless_algorithm_1,
+    unless_partition,
+)
+from dpdt.ledger import Header, Ledger, Setting
 
 # The engine rescales what comes within rounding of C; clipping is impossible below that.
 ROOM = 1.0 - 1e-4
@@ -57,6 +64,10 @@ class _HiddenState(ABC):
     name = ""
 
     @abstractmethod
+    def unsupported(self, header: Header) -> str | None:
+        """Why the bound has nothing to say of such a run."""
+
+    @abstractmethod
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         """What must hold of the run."""
 
@@ -67,10 +78,8 @@ class _HiddenState(ABC):
     def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
         conditions = self.conditions(ledger)
         mu = None
-        if not ledger.runs:
-            mu = 0.0
-        elif all(c.holds for c in conditions):
-            mu = self.mu(ledger)
+        if all(c.holds for c in conditions):
+            mu = self.mu(ledger) if ledger.runs else 0.0
         return Guarantee(
             accountant=self.name,
             epsilon=math.inf if mu is None else epsilon_of(mu, delta),
@@ -113,70 +122,20 @@ def _rounding(setting: Setting) -> float:
 class HiddenStateConvex(_HiddenState):
     name = "hidden-state-convex"
 
+    def unsupported(self, header: Header) -> str | None:
+        remembers = None
+        if header.memory != "none":
+            remembers = (
+                "the bound is for auxiliaries that remember nothing; this run's memory is "
+                f"{header.memory}"
+            )
+        return unless_algorithm_1(header) or unless_partition(header) or remembers
+
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
-        h = ledger.header
-        settings = [run.setting for run in ledger.runs]
-        constant = len(set(settings)) <= 1
-        known = h.gradient_bound is not None and h.smoothness is not None
-        step = max((_step(s) for s in settings), default=0.0)
-        limit = 2.0 / h.smoothness if h.smoothness else math.inf
-        reach = max((_reach(s, h.gradient_bound or 0.0) for s in settings), default=0.0)
-        least = min((min(s.clip) for s in settings), default=math.inf)
-        whole = ledger.steps % h.batches == 0
         return (
-            *common_conditions(ledger),
-            check(
-                "the loss is convex and smooth, with gradients bounded by construction",
-                known,
-                "a linear head on inputs of bounded norm",
-                "the model gives no such bound; use a linear model with model.radius",
-            ),
-            check(
-                "auxiliaries remember nothing and do not precondition",
-                h.memory == "none" and h.preconditioner == "identity",
-                "memory is none",
-                f"memory is {h.memory}, the preconditioner {h.preconditioner}",
-            ),
-            check(
-                "all auxiliaries have one penalty",
-                h.one_penalty,
-                "ρ is a single number",
-                "method.penalty or its schedule is a list; contributions scale with each ρ, and "
-                "only their mean is bounded here",
-            ),
-            check(
-                "no weight decay on auxiliaries",
-                h.auxiliary_weight_decay == 0,
-                "there is none",
-                f"it is {h.auxiliary_weight_decay:g}",
-            ),
-            check(
-                "an example takes part once an epoch, and the unit is an example",
-                h.sampling == "partition" and h.unit == "example" and whole,
-                "mini-batches are a partition and epochs are whole",
-                "the run ended within an epoch"
-                if h.sampling == "partition" and h.unit == "example"
-                else f"sampling is {h.sampling}, the unit is {h.unit}",
-            ),
-            check(
-                "every step has the same settings",
-                constant,
-                "no schedule",
-                "clip, noise or penalty follow a schedule",
-            ),
-            check(
-                "clipping is impossible",
-                known and least * ROOM >= reach,
-                f"contributions have norm at most {reach:.4g}, clip is {least:.4g}",
-                f"contributions can have norm {reach:.4g}, so clip must be {reach / ROOM:.4g} or "
-                f"more, found {least:.4g}",
-            ),
-            check(
-                "the step size is at most 2/β",
-                known and step <= limit,
-                f"it is {step:.4g}, and 2/β = {limit:.4g}",
-                f"it is {step:.4g} but 2/β = {limit:.4g}; lower lr or global_lr",
-            ),
+            *common_conditions(self, ledger),
+            *_smooth(ledger),
+            *_plain(ledger),
             *_hidden(ledger),
         )
 
@@ -198,6 +157,78 @@ class HiddenStateConvex(_HiddenState):
         )
 
 
+def _smooth(ledger: Ledger) -> tuple[Condition, ...]:
+    """That the loss is convex, clipping is impossible, and no step is too long."""
+    h = ledger.header
+    settings = [run.setting for run in ledger.runs]
+    known = h.gradient_bound is not None and h.smoothness is not None
+    step = max((_step(s) for s in settings), default=0.0)
+    limit = 2.0 / h.smoothness if h.smoothness else math.inf
+    reach = max((_reach(s, h.gradient_bound or 0.0) for s in settings), default=0.0)
+    least = min((min(s.clip) for s in settings), default=math.inf)
+    return (
+        check(
+            "the loss is convex and smooth, with gradients bounded by construction",
+            known,
+            "a linear head on inputs of bounded norm",
+            "the model gives no such bound; use a linear model with model.radius",
+        ),
+        check(
+            "clipping is impossible",
+            known and least * ROOM >= reach,
+            f"contributions have norm at most {reach:.4g}, clip is {least:.4g}",
+            f"contributions can have norm {reach:.4g}, so clip must be {reach / ROOM:.4g} or "
+            f"more, found {least:.4g}",
+        ),
+        check(
+            "the step size is at most 2/β",
+            known and step <= limit,
+            f"it is {step:.4g}, and 2/β = {limit:.4g}",
+            f"it is {step:.4g} but 2/β = {limit:.4g}; lower lr or global_lr",
+        ),
+    )
+
+
+def _plain(ledger: Ledger) -> tuple[Condition, ...]:
+    """That the run is noisy gradient descent, the same at every step, in whole epochs."""
+    h = ledger.header
+    constant = len({run.setting for run in ledger.runs}) <= 1
+    whole = ledger.steps % h.batches == 0
+    return (
+        check(
+            "auxiliaries do not precondition",
+            h.preconditioner == "identity",
+            "there is no preconditioner",
+            f"the preconditioner is {h.preconditioner}",
+        ),
+        check(
+            "all auxiliaries have one penalty",
+            h.one_penalty,
+            "ρ is a single number",
+            "method.penalty or its schedule is a list; contributions scale with each ρ, and "
+            "only their mean is bounded here",
+        ),
+        check(
+            "no weight decay on auxiliaries",
+            h.auxiliary_weight_decay == 0,
+            "there is none",
+            f"it is {h.auxiliary_weight_decay:g}",
+        ),
+        check(
+            "an example takes part once an epoch, and the unit is an example",
+            h.unit == "example" and whole,
+            "mini-batches are a partition and epochs are whole",
+            "the run ended within an epoch" if h.unit == "example" else f"the unit is {h.unit}",
+        ),
+        check(
+            "every step has the same settings",
+            constant,
+            "no schedule",
+            "clip, noise or penalty follow a schedule",
+        ),
+    )
+
+
 def _reach(setting: Setting, gradient_bound: float) -> float:
     """The largest norm an unclipped contribution 2ρη·g can have."""
     return 2.0 * setting.penalty * setting.lr * gradient_bound
@@ -217,6 +248,9 @@ def _displacements(setting: Setting) -> tuple[float, ...]:
 class HiddenStateContraction(_HiddenState):
     name = "hidden-state-contraction"
 
+    def unsupported(self, header: Header) -> str | None:
+        return unless_algorithm_1(header)
+
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         h = ledger.header
         settings = [run.setting for run in ledger.runs]
@@ -226,7 +260,7 @@ class HiddenStateContraction(_HiddenState):
             h.preconditioner == "identity" and h.auxiliary_weight_decay == 0
         )
         return (
-            *common_conditions(ledger),
+            *common_conditions(self, ledger),
             check(
                 "weight decay contracts every step",
                 contracts,

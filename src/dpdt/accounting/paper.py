@@ -30,9 +30,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpdt.accounting.guarantee import Condition, Guarantee, common_conditions
+from dpdt.accounting.guarantee import (
+    Condition,
+    Guarantee,
+    check,
+    common_conditions,
+    unless_algorithm_1,
+    unless_partition,
+)
 from dpdt.accounting.renyi import ORDERS, epsilon_of_rdp
-from dpdt.ledger import Ledger, Setting
+from dpdt.ledger import Header, Ledger, Setting
 
 DOCS = "docs/what-epsilon-means.md"
 NEVER = 800.0  # exp(−800) is 0 in float64
@@ -44,16 +51,39 @@ class Paper:
     name = "paper"
     per_block = False
 
+    def unsupported(self, header: Header) -> str | None:
+        return unless_algorithm_1(header) or unless_partition(header)
+
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
-        return _conditions(ledger, self.per_block)
+        h = ledger.header
+        return (
+            *common_conditions(self, ledger),
+            check(
+                "mini-batches are fixed",
+                not h.reshuffle,
+                "they are the same in every epoch",
+                "they are dealt anew in every epoch",
+            ),
+            Condition(
+                text="the step on θ contracts by 1 − η_θ",
+                holds=False,
+                why=f"auxiliaries reset to θ, so the step does not contract ({DOCS})",
+            ),
+            check(
+                "a record influences only the steps of its own mini-batch",
+                h.memory == "none",
+                "nothing is remembered between steps",
+                "multipliers and preconditioners carry it into later steps",
+            ),
+        )
 
     def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
         epsilon = math.inf
-        if not ledger.runs:
+        if self.unsupported(ledger.header) is None:
             epsilon = 0.0
-        elif ledger.header.sampling == "partition":
-            divergences = rdp(ledger, ORDERS, per_block=self.per_block)
-            epsilon = epsilon_of_rdp(ORDERS, divergences, delta)
+            if ledger.runs:
+                divergences = rdp(ledger, ORDERS, per_block=self.per_block)
+                epsilon = epsilon_of_rdp(ORDERS, divergences, delta)
         return Guarantee(
             accountant=self.name,
             epsilon=epsilon,
@@ -72,41 +102,15 @@ class PaperPerBlock(Paper):
     name = "paper-per-block"
     per_block = True
 
-
-def _conditions(ledger: Ledger, per_block: bool) -> tuple[Condition, ...]:
-    partition = ledger.header.sampling == "partition"
-    forgets = ledger.header.memory == "none"
-    conditions = [
-        *common_conditions(ledger),
-        Condition(
-            text="mini-batches are fixed",
-            holds=partition,
-            why="the run uses a fixed partition" if partition else "sampling is Poisson",
-        ),
-        Condition(
-            text="the step on θ contracts by 1 − η_θ",
-            holds=False,
-            why=f"auxiliaries reset to θ, so the step does not contract ({DOCS})",
-        ),
-        Condition(
-            text="a record influences only the steps of its own mini-batch",
-            holds=forgets,
-            why=(
-                "nothing is remembered between steps"
-                if forgets
-                else "multipliers and preconditioners carry it into later steps"
-            ),
-        ),
-    ]
-    if per_block:
-        conditions.append(
+    def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
+        return (
+            *super().conditions(ledger),
             Condition(
                 text="blocks can be mixed over positions one by one",
                 holds=False,
                 why="a record has one position, which all blocks share",
-            )
+            ),
         )
-    return tuple(conditions)
 
 
 def rdp(ledger: Ledger, orders: np.ndarray, *, per_block: bool = False) -> np.ndarray:

@@ -31,7 +31,7 @@ from dpdt.audit.metrics import logit
 from dpdt.config import Config
 from dpdt.data import facts, set_aside
 from dpdt.data.access import count, take
-from dpdt.errors import InputError
+from dpdt.errors import ArgumentError, InputError
 from dpdt.models.loss import answers
 from dpdt.training.loop import train
 from dpdt.training.run import load
@@ -89,7 +89,7 @@ def _gaussian(answers: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, floa
     """
     number = chosen.sum(0)
     if number.sum() <= chosen.shape[1]:
-        raise InputError(f"--shadows: too few to see targets in and out, found {len(answers)}")
+        raise ArgumentError("shadows", f"too few to see targets in and out, found {len(answers)}")
     everyone = answers[chosen].mean()
     mean = np.where(
         number > 0, np.where(chosen, answers, 0.0).sum(0) / np.maximum(number, 1), everyone
@@ -116,7 +116,7 @@ def train_shadows(
     Returns the answers and who was inside, [shadows, targets] each.
     """
     if number < LEAST:
-        raise InputError(f"--shadows: must be at least {LEAST}, found {number}")
+        raise ArgumentError("shadows", f"must be at least {LEAST}, found {number}")
     folder.mkdir(mode=0o700, exist_ok=True)
     left = [i for i in range(number) if not (folder / f"{i}.npz").is_file()]
     done = number - len(left)

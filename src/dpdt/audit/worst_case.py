@@ -28,7 +28,7 @@ from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import ENTRY
 from dpdt.algorithm.recipe import Recipe
 from dpdt.audit.bounds import Measured, measure
-from dpdt.errors import InputError
+from dpdt.errors import ArgumentError
 from dpdt.lattice import on_lattice
 from dpdt.ledger import Block, Header, Ledger, Setting
 from dpdt.noise import Randomness
@@ -234,7 +234,7 @@ def audit(
 ) -> list[Case]:
     """Measure every memory through the real engine. β is divided among all cases."""
     if trials < 100:
-        raise InputError(f"--trials: must be at least 100, found {trials}")
+        raise ArgumentError("trials", f"must be at least 100, found {trials}")
     instance = instance or Instance()
     share = beta / (len(memories) * len(instance.epochs))
     cases = []

@@ -11,6 +11,7 @@ import click
 from dpdt.accounting import account
 from dpdt.cli import options
 from dpdt.cli.source import ledger_of, measured_of
+from dpdt.cli.table import left_out
 from dpdt.runs import is_run
 
 
@@ -20,6 +21,7 @@ from dpdt.runs import is_run
 @options.method
 @click.option("--delta", type=float, help="δ; otherwise the configuration's.")
 @click.option("--allow-large-delta", is_flag=True, help="Accept a δ of 1/n or more.")
+@click.option("--all", "everything", is_flag=True, help="Also list what does not apply, and why.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Draw ε over epochs to this file.")
 @options.as_json
 def command(
@@ -28,6 +30,7 @@ def command(
     method: str | None,
     delta: float | None,
     allow_large_delta: bool,
+    everything: bool,
     figure: Path | None,
     as_json: bool,
 ) -> None:
@@ -43,4 +46,9 @@ def command(
         from dpdt.report.privacy import draw_over_epochs
 
         draw_over_epochs(ledger, delta, figure)
-    click.echo(json.dumps(privacy.as_json()) if as_json else str(privacy))
+    if as_json:
+        click.echo(json.dumps(privacy.as_json()))
+        return
+    click.echo(privacy.table(all=everything))
+    if not everything:
+        left_out(privacy, "dpdt account --all")

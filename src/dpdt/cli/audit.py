@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dpdt.cli import options
+from dpdt.cli.table import left_out
 from dpdt.errors import InputError
 from dpdt.runs import Run
 
@@ -77,7 +78,11 @@ def command(
             on_shadow=advance,
         )
     draw(report.curves, figure or Run(target).curves_path)
-    click.echo(json.dumps(report.as_json()) if as_json else table(report))
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        click.echo(table(report))
+        left_out(report.privacy, f"dpdt account {target} --all")
     return 1 if strict and report.refuted else 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dpdt import __version__
-from dpdt.errors import InputError
+from dpdt.errors import ArgumentError, InputError
 
 COMMANDS = {
     "train": "Train a model and say what it guarantees.",
@@ -55,6 +55,13 @@ def _warn(message: Any, *_: Any, **__: Any) -> None:
     click.echo(f"warning: {message}", err=True)
 
 
+def _told(error: InputError) -> str:
+    """The message, in which an argument bears its name on the command line."""
+    if isinstance(error, ArgumentError):
+        return f"--{error.argument.replace('_', '-')}: {error.problem}"
+    return str(error)
+
+
 def main() -> None:
     """Run the command; bad input is one sentence on stderr and status 2."""
     warnings.showwarning = _warn
@@ -64,7 +71,7 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except InputError as error:
-        click.echo(f"dpdt: {error}", err=True)
+        click.echo(f"dpdt: {_told(error)}", err=True)
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         click.echo("dpdt: interrupted", err=True)

@@ -9,6 +9,7 @@ import click
 
 from dpdt import config
 from dpdt.cli import options
+from dpdt.cli.table import left_out
 from dpdt.errors import InputError
 from dpdt.runs import Run, default_path
 
@@ -69,4 +70,5 @@ def command(
             )
         click.echo(f"run folder {outcome.run}\n")
         click.echo(str(outcome.privacy))
+        left_out(outcome.privacy, f"dpdt account {outcome.run} --all")
     return 0 if outcome.finished else 130

@@ -45,7 +45,7 @@ def verdict(report: Report) -> str:
     if report.one_run is None:
         return (
             "No bound on ε was measured: the run has no canaries. Train one with "
-            "--set audit.canaries=500."
+            "audit.canaries = 500 in the configuration."
         )
     guessed = f"{report.one_run.right} of {report.one_run.guesses} guesses were right"
     if report.refuted:

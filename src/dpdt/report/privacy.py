@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpdt.accounting import judges
+from dpdt.accounting import ACCOUNTANTS
 from dpdt.accounting.paper import leak, mixture
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, Setting
@@ -34,10 +34,10 @@ def over_epochs(ledger: Ledger, delta: float) -> dict[str, Any]:
     """ε of every accountant after some epochs: {"epochs", accountant: [ε or None]}."""
     total = math.ceil(ledger.epochs)
     if total < 1:
-        raise InputError("--figure: the run has no steps to draw")
+        raise InputError("the run has no steps to draw")
     epochs = sorted({round(e) for e in np.geomspace(1, total, min(total, POINTS))})
     curves: dict[str, Any] = {"epochs": epochs}
-    for accountant in judges(ledger):
+    for accountant in ACCOUNTANTS:
         values = [accountant.guarantee(first_epochs(ledger, e), delta).epsilon for e in epochs]
         if any(math.isfinite(v) for v in values):
             curves[accountant.name] = [v if math.isfinite(v) else None for v in values]
@@ -48,7 +48,7 @@ def draw_over_epochs(ledger: Ledger, delta: float, path: Path) -> None:
     """Every accountant in one picture: valid ones solid, claims dashed."""
     figure, axes = new_figure()
     curves = over_epochs(ledger, delta)
-    for accountant in judges(ledger):
+    for accountant in ACCOUNTANTS:
         if accountant.name in curves:
             valid = accountant.guarantee(ledger, delta).valid
             axes.plot(
@@ -148,6 +148,6 @@ def save(figure: Figure, path: Path) -> None:
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
-        raise InputError(f"--figure {path}: cannot be written ({error})") from None
+        raise InputError(f"{path}: cannot be written ({error})") from None
     finally:
         pyplot.close(figure)

@@ -1,0 +1,100 @@
+"""A ledger in memory, and how it is read from its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpdt.errors import InputError
+from dpdt.ledger.lines import header_of, setting_of, verified
+from dpdt.ledger.records import Header, Run, Setting
+
+
+@dataclass
+class Ledger:
+    """A header, the runs of equal steps, and what left the run besides the last iterate.
+
+    `voids` are reasons why nothing is guaranteed: facts that were found out during the run.
+    """
+
+    header: Header
+    runs: list[Run] = field(default_factory=list)
+    exports: list[str] = field(default_factory=list)
+    voids: list[str] = field(default_factory=list)
+    closed: bool = False
+
+    @property
+    def steps(self) -> int:
+        return sum(run.steps for run in self.runs)
+
+    @property
+    def epochs(self) -> float:
+        return self.steps / self.header.batches
+
+    @property
+    def position(self) -> int:
+        """The number, in the plan, of the step that comes next."""
+        return self.runs[-1].start + self.runs[-1].steps if self.runs else 0
+
+    @property
+    def reached(self) -> int:
+        """How many steps of the plan were taken at least once."""
+        return max((run.start + run.steps for run in self.runs), default=0)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether some step of the plan was taken more than once."""
+        return self.steps != self.reached
+
+    def append(self, setting: Setting, steps: int = 1, start: int | None = None) -> None:
+        """Add steps, numbered from `start` (otherwise where the last ended); merges equal ones."""
+        start = self.position if start is None else start
+        if self.runs and self.runs[-1].setting == setting and self.position == start:
+            last = self.runs.pop()
+            steps, start = steps + last.steps, last.start
+        self.runs.append(Run(setting=setting, steps=steps, start=start))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Ledger:
+        """Read a ledger file, checking its hash chain.
+
+        A torn last line is what an interrupted run leaves behind; since lines are written before
+        the step they announce, that step never ran. Any other damage is refused, and so is what
+        this version does not know.
+        """
+        path = Path(path)
+        try:
+            text = path.read_bytes().decode()
+        except OSError as error:
+            raise InputError(f"{path}: cannot read the ledger ({error.strerror})") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: not a ledger (it is not text)") from None
+        ledger: Ledger | None = None
+        setting: Setting | None = None
+        for number, record in verified(path, text):
+            try:
+                match record["kind"]:
+                    case "header" if ledger is None:
+                        ledger = cls(header_of(record))
+                    case "setting" if ledger is not None and not ledger.closed:
+                        setting = setting_of(record, len(ledger.header.blocks))
+                    case "step" if ledger is not None and setting is not None and not ledger.closed:
+                        number_of = record["step"]
+                        if not (type(number_of) is int and 0 <= number_of <= ledger.reached):
+                            raise ValueError("steps are not consecutive")
+                        ledger.append(setting, start=number_of)
+                    case "export" if ledger is not None:
+                        ledger.exports.append(str(record["what"]))
+                    case "void" if ledger is not None:
+                        ledger.voids.append(str(record["why"]))
+                    case "end" if ledger is not None and record["steps"] == ledger.steps:
+                        ledger.closed = True
+                    case kind:
+                        raise ValueError(f"a record of kind {kind!r} cannot stand here")
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"{path}: line {number} of the ledger is damaged ({error})"
+                ) from None
+        if ledger is None:
+            raise InputError(f"{path}: not a ledger (it has no header)")
+        return ledger

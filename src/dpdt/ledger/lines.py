@@ -1,0 +1,84 @@
+"""The lines of a ledger's file: their chain of hashes, and what they stand for.
+
+Every line carries a hash over itself and the line before it. The chain is there for accidents: it
+notices a line that was lost, doubled or damaged. It is no protection against forgery, since anyone
+can compute it anew. A tail that was cut off leaves a chain that is whole. The only sign is then
+that the ledger was not closed, which is said wherever its ε is shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from dpdt.errors import InputError
+from dpdt.ledger.records import Block, Header, Setting
+
+FORMAT = 2
+
+
+def chain(previous: str, record: dict[str, Any]) -> str:
+    """The hash of a line, from that of the line before it."""
+    body = json.dumps(record, sort_keys=True)
+    return hashlib.sha256((previous + body).encode()).hexdigest()[:32]
+
+
+def verified(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The number and the record of every line, once its hash was found right."""
+    previous = ""
+    lines = text.split("\n")
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn
+        try:
+            record = json.loads(line)
+            found = record.pop("hash")
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise InputError(f"{path}: line {number} of the ledger is damaged") from None
+        previous = chain(previous, record)
+        if found != previous:
+            raise InputError(
+                f"{path}: line {number} of the ledger does not match its hash; it was changed "
+                "after it was written"
+            )
+        yield number, record
+
+
+def header_of(record: dict[str, Any]) -> Header:
+    """The header that a line stands for. A format or a word that is not known is refused."""
+    if record.pop("format") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT}, the one that this version knows")
+    values = _fields(Header, record)
+    values["blocks"] = tuple(Block(**block) for block in record["blocks"])
+    return Header(**values)
+
+
+def setting_of(record: dict[str, Any], blocks: int) -> Setting:
+    """The setting that a line stands for, with a finite value for each block."""
+    values = _fields(Setting, record)
+    for name in ("clip", "noise", "spacing", "rounding"):
+        values[name] = tuple(float(x) for x in values[name])
+        empty = name in ("spacing", "rounding") and not values[name]
+        if len(values[name]) != blocks and not empty:
+            raise ValueError(f"{name} has {len(values[name])} entries for {blocks} blocks")
+        if not all(math.isfinite(x) and x >= 0 for x in values[name]):
+            raise ValueError(f"{name} must be finite and 0 or more")
+    values["penalties"] = tuple(float(x) for x in values.get("penalties", ()))
+    if not all(math.isfinite(x) and x > 0 for x in values["penalties"]):
+        raise ValueError("penalties must be finite and above 0")
+    return Setting(**values)
+
+
+def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass; an unknown key, or a missing one without default, is refused."""
+    known = {f.name: f for f in fields(kind)}
+    unknown = set(record) - set(known) - {"kind", "hash"}
+    if unknown:
+        raise ValueError(f"unknown key {min(unknown)!r}")
+    missing = [n for n, f in known.items() if n not in record and f.default is MISSING]
+    if missing:
+        raise ValueError(f"key {missing[0]!r} is missing")
+    return {name: record[name] for name in known if name in record}
