@@ -48,7 +48,8 @@ def edges() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module, path in MODULES.items():
         for target, _ in imports(ast.parse(path.read_text())):
-            if target.split(".")[0] == "dpdt" and room(target) != room(module):
+            inside = target.split(".")[0] == "dpdt" and target != "dpdt"
+            if inside and room(target) != room(module):
                 found.setdefault(room(module), set()).add(room(target))
     return found
 

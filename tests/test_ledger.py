@@ -61,7 +61,7 @@ def rewrite(path, kind, change):
         del record["hash"]
         if record["kind"] == kind:
             change(record)
-        previous = _chain(previous, record)
+        previous = chain(previous, record)
         lines.append(json.dumps({**record, "hash": previous}))
     path.write_text("\n".join(lines) + "\n")
 
