@@ -1,10 +1,11 @@
 """The lattice that noisy means lie on, and what rounding costs.
 
 Floating-point noise leaks through the low bits of a sum (Mironov 2012; Jin et al. 2022). So the
-mean of the contributions, S, and the noise z are both rounded to multiples of a public spacing s.
-Since ⌊S⌉ lies on the lattice, ⌊S⌉ + ⌊z⌉ = ⌊⌊S⌉ + z⌉ is post-processing of the ideal Gaussian
-mechanism on ⌊S⌉. What remains is that ⌊S⌉ may move further than S. With d entries, K the divisor,
-n the largest number of contributions of norm C that a sum can have, both data sets together:
+mean of the contributions, S, and the noise z are both rounded to multiples of a public spacing s,
+which form a lattice. Since ⌊S⌉ lies on the lattice, ⌊S⌉ + ⌊z⌉ = ⌊⌊S⌉ + z⌉. This is post-processing
+of the ideal Gaussian mechanism on ⌊S⌉. What remains is that ⌊S⌉ may move further than S. Let d be
+the number of entries, K the divisor, and n the largest number of contributions of norm C that a sum
+can have. For both data sets together:
 
     rounding to the lattice   at most s/2 an entry on either side:  s·√d
     summing in float64        n·2⁻⁵³ of n·C on either side:         2⁻⁵¹·n²·C/K, with room to spare

@@ -4,12 +4,14 @@
     S = (1/K) Σ c                                                     in float64
     release ⌊S⌉ + ⌊z⌉,  z ~ N(0, σ² I)                                on a lattice (lattice.py)
 
-What a method does with the release (a step on θ, a torch optimizer, a basis) is post-processing.
+A contribution is what one auxiliary or one example adds to a step. A block is a set of its entries
+that are bounded together, by C. K is a constant. ⌊ ⌉ rounds to the lattice. What a method does with
+the release (a step on θ, a torch optimizer, a basis) is post-processing.
 
 Guarantees, for any input of any dtype: each contribution that enters the sum is finite, and its
-norm in every block is at most C; the divisor is the constant K; the noise is drawn once for the
-finished sum, from `noise.Randomness`. Replacing one contribution moves the released mean, before
-noise, by at most 2C/K + rounding in every block, adding or removing one by at most C/K + rounding.
+norm in every block is at most C. The divisor is the constant K. The noise is drawn once for the
+finished sum, from `noise.Randomness`. Replacing one contribution moves the mean, before noise, by
+at most 2C/K + rounding in every block. Adding or removing one moves it by at most C/K + rounding.
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ from torch import Tensor
 from dpdt.errors import InputError
 from dpdt.noise import Randomness
 
-# Contributions stay below C by this share for each entry of their block, and a few more: four times
-# what a norm that is summed in float64, in any order, and what is scaled by it can be off.
+# Contributions stay below C by this share for each entry of their block, and for 16 more. That is
+# four times what rounding can do to a norm that is summed in float64, in any order, and to the
+# contribution that is scaled by this norm.
 SLACK = 2.0**-51
 LEAST, MOST = 1e-100, 1e100  # clips whose squares float64 can hold
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Without the caller's autocast, which would compute in half precision what is done here."""
+    """Switch off the caller's autocast, which would compute in half precision what is done here."""
     with torch.autocast("cpu", enabled=False):
         if not torch.cuda.is_available():
             yield
@@ -61,7 +64,7 @@ class Blocks:
         return result.index_add_(1, self.block_of, sums)
 
     def scaled_sum(self, x: Tensor, factors: Tensor) -> Tensor:
-        """Σ over rows of x times its factor in each block; x is float64 and may be overwritten."""
+        """Σ over rows of x times its factor in each block. x is float64 and may be overwritten."""
         if self.count == 1:
             return factors[:, 0] @ x
         pieces = x.view(len(x), -1, self.piece)
@@ -81,7 +84,10 @@ class BoundedSum:
         self.limit = self.total.new_tensor(clip) * (1.0 - slack)
 
     def add(self, rows: Tensor) -> Tensor:
-        """Add contributions, [rows, size]; returns their norms before, infinite if not finite."""
+        """Add contributions, [rows, size].
+
+        Returns their norms before they were bounded; infinite for what is not finite.
+        """
         x = rows.to(torch.float64, copy=True)
         norms, factors = self._factors(self.blocks.squares(x).sqrt_())
         broken = factors == 0.0
@@ -94,8 +100,8 @@ class BoundedSum:
     def add_products(self, left: Tensor, right: Tensor, *, constant: bool) -> Tensor:
         """Add contributions that are outer products, left ⊗ right row by row, never written out.
 
-        With `constant`, right has a further entry that is always 1. The sum is laid out as
-        [left, right] entries, flat, in one block. Returns the norms before.
+        With `constant`, right has a further entry that is always 1. The sum is one block, flat,
+        with an entry for each pair of entries, [left, right]. Returns the norms before.
         """
         left = left.double()
         longer = _norms(right)
@@ -124,7 +130,7 @@ class BoundedSum:
 
 
 def _norms(x: Tensor) -> Tensor:
-    """‖x‖ of every row in float64, also where squares would leave its range."""
+    """‖x‖ of every row in float64, also where squares would leave the range of float64."""
     norms: Tensor
     if x.dtype != torch.float64:  # squares of float32 never do
         norms = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)
@@ -143,9 +149,12 @@ def perturbed(
     spacing: Tensor | float,
     source: Randomness,
 ) -> Tensor:
-    """The noisy mean: ⌊total/K⌉ + ⌊z⌉ in float64; `noise` and `spacing` may differ by entry.
+    """The noisy mean ⌊total/K⌉ + ⌊z⌉, in float64.
 
-    Guarantees: independent draws of N(0, σ²) in every entry, once, after the sum is complete.
+    `noise` is σ. `spacing` is that of the lattice, 0 for none. Both may differ by entry.
+
+    Guarantees: z has independent draws of N(0, σ²) in every entry. They are made once, after the
+    sum is complete.
     """
     z = torch.from_numpy(source.gaussian(len(total))).to(total.device) * noise
     mean = total / divisor

@@ -1,14 +1,14 @@
 """Where every secret draw comes from: Gaussian noise, and the coins of Poisson sampling.
 
-A stream is AES-128 in counter mode (`randomgen.AESCounter`), as good as a cipher: who has seen any
-number of its draws can neither continue it nor go back. AES-128 takes a key of 128 bits, which is
-what a stream has.
+A stream is AES-128 in counter mode (`randomgen.AESCounter`), as good as a cipher. Whoever has seen
+any number of draws can neither continue the stream nor go back. The key has the 128 bits that
+AES-128 takes.
 
 Guarantees: unless a seed is given, the key comes from the operating system's entropy and from
 nothing else: not the training seed, not the clock. A stream only goes forward, so that no draw is
-made twice; it cannot be copied, pickled or used in a forked process. Only `resume` sets it back,
-for the run that it belongs to (see training). A stream with a given seed is for tests; a run that
-uses one says so in its ledger and guarantees nothing.
+made twice. A stream cannot be copied, pickled or used in a forked process. Only `resume` sets a
+stream back, for the run that it belongs to (see training). A stream with a given seed is for tests.
+A run that uses such a stream says so in its ledger and guarantees nothing.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Randomness:
         self.__deepcopy__(None)
 
     def secrets(self) -> dict[str, Any]:
-        """The whole stream from here on, in plain values; as secret as the data."""
+        """The whole stream from here on, in plain values. As secret as the data."""
         state: Any = self._generator.bit_generator.state
         inner = {name: _plain(value) for name, value in state["s"].items()}
         return {**state, "s": inner, "private": self.private}
 
     def resume(self, kept: dict[str, Any]) -> None:
-        """Go on where `secrets` were taken. Draws are made again: only for the very same run."""
+        """Go on where `secrets` were taken. Draws are made again: only the very same run may."""
         self.private = self.private and bool(kept["private"])
         kinds = {"state": np.uint8, "seed": np.uint64, "counter": np.uint64}
         inner = {n: np.array(v, dtype=kinds[n]) if n in kinds else v for n, v in kept["s"].items()}

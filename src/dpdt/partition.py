@@ -1,9 +1,12 @@
 """Who is in which mini-batch and auxiliary.
 
+A step takes one mini-batch. An auxiliary is a part of it that makes one contribution.
+
 Guarantees: nothing here looks at the examples. A `Partition` depends on the number of examples, on
-the settings and on a public seed (and on who owns which example, where users are shards); a
-`PoissonSampler` tosses one secret coin per example and step. An example stays with one auxiliary
-for the whole run in every partition, reshuffled or not.
+the settings and on a public seed. Where users are shards, it also depends on who owns which
+example. A `PoissonSampler` tosses one secret coin for each example and step. `Shards` depend on a
+public seed. In every partition, reshuffled or not, an example stays with one auxiliary for the
+whole run.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class Partition:
         return result
 
     def batch(self, step: int) -> Assignment:
-        """Mini-batch of a step: its examples in auxiliary order, and how many each has."""
+        """The mini-batch of a step: its examples in auxiliary order, and how many each has."""
         epoch, m = divmod(step, self.batches)
         cells = [row[m] for row in self._epoch(epoch)]
         return np.concatenate(cells), tuple(len(c) for c in cells)
@@ -79,8 +82,8 @@ class Partition:
 class PoissonSampler:
     """Each example joins each mini-batch by its own coin; its auxiliary is drawn at random.
 
-    With `per_example` every sampled example is a contribution of its own. Nothing is truncated,
-    dealt into equal groups or skipped: batches and auxiliaries may be empty.
+    With `per_example` every sampled example is an auxiliary of its own. Nothing is truncated, dealt
+    into equal groups or skipped: batches and auxiliaries may be empty.
     """
 
     examples: int
@@ -104,8 +107,11 @@ class PoissonSampler:
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """A shard a step, then nothing. Every example draws its shard by itself, so that adding or
-    removing one leaves the others where they are."""
+    """One shard in each step, then nothing.
+
+    Every example draws its shard by itself. So adding or removing one leaves the others where they
+    are.
+    """
 
     examples: int
     shards: int
@@ -124,8 +130,8 @@ class Shards:
 def owners(users: Sequence[Any]) -> tuple[np.ndarray, list[str]]:
     """A number for each example's owner, and the owners' names.
 
-    Owners are texts, numbers, bytes, None, or tuples and frozensets of them. Two are the same if
-    they are equal.
+    An owner is a text, a number, bytes, None, or a tuple or frozenset of such. Two owners are the
+    same if they are equal.
     """
     if isinstance(users, Mapping | str | bytes | set | frozenset):
         raise InputError(
@@ -146,7 +152,7 @@ def owners(users: Sequence[Any]) -> tuple[np.ndarray, list[str]]:
 
 
 def _name(user: Any) -> str | None:
-    """A text that is the same for equal owners, in every process; None if there is none."""
+    """A text that is the same for equal owners, in every process. None for what is no owner."""
     match user:
         case None | str() | bytes():
             return repr(user)

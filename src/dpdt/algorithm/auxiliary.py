@@ -1,18 +1,19 @@
 """Stage 1: from an auxiliary's gradient to its bounded contribution and its new multiplier.
 
-For every auxiliary k and block, with g the gradient of its micro-batch at θ, π its multiplier,
-V its preconditioner, C the clipping threshold, ρ the penalty, η the cap on the learning rate:
+An auxiliary k has a gradient g, of its micro-batch at θ, a multiplier π and a preconditioner V. C
+is the clipping threshold, ρ the penalty, η the cap on the learning rate. In every block:
 
     π̂ = π · C / max(C, ‖π‖)                                             `clip_`
     p = V (g + π + weight decay · θ)
     η_k = the largest value in [0, η] with ‖2ρη_k p − π̂‖ ≤ C             `adaptive_rate`
     u = η_k p,   π ← π̂ − ρu,   contribution ∇h = 2ρu − π̂                 `contribute_`
 
-Where no multiplier is kept (π = 0) the last lines become one: ∇h = clip_C(2ρηV g), of which
-`contribute_plainly_` computes 2ρηV g. That ‖∇h‖ ≤ C, and that it is finite, is enforced where
-contributions are summed (mechanism.py), whatever was computed here.
+Where no multiplier is kept (π = 0) the last lines become one: ∇h = clip_C(2ρηV g).
+`contribute_plainly_` computes 2ρηV g. Where contributions are summed (mechanism.py), they are made
+finite and bounded, ‖∇h‖ ≤ C, whatever was computed here.
 
-Buffers are [rows, parameters], a row an auxiliary; norms and rates are [rows, blocks] in float64.
+Buffers are [rows, parameters]; a row is an auxiliary. Norms and rates are [rows, blocks] in
+float64. A trailing underscore means that a function works in place.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ class Tally:
     total: int = 0
     bias: float = 0.0  # largest clipping bias ‖κ‖ = ‖π − π̂‖
     spread: float = 0.0  # Σ ‖θ_k − θ‖²
-    lagrangian: float = (
-        0.0  # Σ of the auxiliaries' share of the augmented Lagrangian, less the loss
-    )
+    lagrangian: float = 0.0  # Σ of the auxiliaries' augmented Lagrangians, less the loss
 
     def add(self, other: Tally) -> None:
         for name in ("nonfinite", "cut", "total", "spread", "lagrangian"):
@@ -51,7 +50,10 @@ Contribute = Callable[[slice, Tensor, Tensor], tuple[Tensor, Tally]]
 
 
 def clip_(layout: Layout, x: Tensor, norms: Tensor, clip: Tensor) -> Tensor:
-    """x ← x · C / max(C, ‖x‖) for every row and block, given the norms; returns ‖x‖ − C or 0."""
+    """x ← x · C / max(C, ‖x‖) for every row and block, given the norms.
+
+    Returns what was too much: ‖x‖ − C, or 0.
+    """
     excess = (norms - clip).clamp_min_(0.0)
     if bool(excess.any()):
         layout.scale_(x, torch.where(norms > clip, clip / norms, 1.0))
@@ -63,7 +65,7 @@ def adaptive_rate(
 ) -> Tensor:
     """The largest η_k in [0, cap] with ‖2ρη_k p − π̂‖ ≤ C, from pp = ‖p‖², hp = ⟨π̂,p⟩, hh = ‖π̂‖².
 
-    The positive root of a quadratic; for hp < 0 in the form that does not cancel.
+    It is the positive root of a quadratic. For hp < 0 the form that does not cancel is used.
     """
     room = (clip.square() - hh).clamp_min(0.0)
     root = (hp.square() + pp * room).clamp_min(0.0).sqrt()
@@ -89,9 +91,9 @@ def contribute_(
 ) -> Tally:
     """Turn gradients into contributions, in place; update multipliers and second moments.
 
-    `norms` are the multipliers' own, kept up to date from the inner products that are computed
-    anyway. `decay` is weight decay · θ, or None. `updates` counts the updates of V, this one
-    included. `scratch` is a buffer like `gradient` whose content does not matter.
+    `norms` are those of the multipliers. They are kept up to date from the inner products that are
+    computed anyway. `decay` is weight decay · θ, or None. `updates` counts the updates of V, this
+    one included. `scratch` is a buffer like `gradient` whose content does not matter.
     """
     own = gradient.clone() if diagnose else None
     a = gradient.add_(multiplier)
@@ -143,9 +145,10 @@ def contribute_plainly_(
     lr: float,
     diagnose: bool,
 ) -> Tally:
-    """The case π = 0, in place: 2ρηV g. Clipped to C it is ∇h, as η_k = min(η, C / (2ρ‖V g‖)).
+    """Turn gradients into 2ρηV g, in place: the case π = 0.
 
-    `inverse` is V⁻¹, None for the identity.
+    Clipped to C this is ∇h, since then η_k = min(η, C / (2ρ‖V g‖)). `inverse` is V⁻¹, or None for
+    the identity.
     """
     own = gradient.clone() if diagnose else None
     contribution = gradient.mul_((2.0 * lr * penalty).to(gradient.dtype))

@@ -15,9 +15,10 @@ Data = Any  # a tensor, or a tuple, list or mapping of them, examples along the 
 
 
 def tree_map(function: Callable[..., Any], data: Data, *others: Data) -> Data:
-    """Apply a function to every tensor of a batch, keeping its shape; other values stay.
+    """Apply a function to every tensor of a batch. What is no tensor stays as it is.
 
-    Further batches of the same shape give the function further arguments.
+    The result has the structure of the batch, with tuples for lists. Further batches of the same
+    structure give the function further arguments.
     """
     if isinstance(data, Tensor):
         return function(data, *others)
@@ -42,16 +43,16 @@ def leaves(data: Data) -> list[Tensor]:
 class Batch:
     """Mini-batch number `step` of a run: auxiliary after auxiliary, `sizes[k]` examples each.
 
-    `keys` number what is random inside the model: an example's own number where it is alone in its
-    auxiliary by construction, else the auxiliary's. `fixed` says that sizes and places are the same
-    whoever takes part, as in a partition; under Poisson sampling they are not.
+    A key decides what is random inside the model for an auxiliary: it is the number of its example
+    where it holds one by construction, otherwise its own number. `fixed` says that sizes and places
+    are the same whoever takes part, as in a partition. Under Poisson sampling they are not.
     """
 
     step: int
     epoch: int
     data: Data
     sizes: tuple[int, ...]
-    keys: tuple[int, ...] | None = None  # the auxiliaries' places, unless given
+    keys: tuple[int, ...] | None = None  # 0, 1, 2, … unless given
     fixed: bool = True
 
     @cached_property
@@ -67,8 +68,9 @@ class Batch:
 
     @cached_property
     def bounds(self) -> list[tuple[int, int]]:
-        """(first, last + 1) of every auxiliary's examples in `data`."""
+        """Where every auxiliary's examples lie in `data`: (first, last + 1)."""
         return list(pairwise(accumulate(self.sizes, initial=0)))
 
     def slice(self, first: int, last: int) -> Data:
+        """The examples from `first` until before `last`."""
         return tree_map(lambda t: t[first:last], self.data)

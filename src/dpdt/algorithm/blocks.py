@@ -1,6 +1,7 @@
 """Which parameters are clipped together.
 
-A *block* is the unit of clipping and noise.
+A *block* is a set of trained tensors: the unit of clipping and noise. A *kind* is what sort of
+layer a tensor belongs to.
 
 Guarantees: the blocks are an exact partition of everything that is trained. A tied weight stands in
 one block, a frozen parameter in none.
@@ -58,9 +59,9 @@ class Blocks:
         return cls(blocks=tuple(e[0] for e in entries), members=tuple(e[1] for e in entries))
 
     def expand(self, value: float | Mapping[str, float], key: str) -> tuple[float, ...]:
-        """One number a block from a number, or from a table of kinds and block names.
+        """One number for each block, from a number or from a table by kind and block name.
 
-        A block's own name wins over its kind.
+        A block's own name wins over its kind. `key` names the value in errors.
         """
         if not isinstance(value, Mapping):
             return (float(value),) * len(self.blocks)

@@ -1,8 +1,8 @@
 """The quantities of the convergence theory, on request.
 
-The theory's conditions on the learning rates are η < 2τ/(L + 5ρ + 2) and η_θ ≤ 1, with L the
-smoothness of the loss and τ the floor of the preconditioner (τ = 1 for the identity). All values
-depend on the data and are private.
+The theory's conditions on the learning rates are η < 2τ/(L + 5ρ + 2) and η_θ ≤ 1. L is the
+smoothness of the loss, τ the floor of the preconditioner (1 for the identity). All values depend on
+the data and are private.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def smoothness(
 ) -> float:
     """Estimate L, the largest curvature in absolute value, by power iteration.
 
-    On the first micro-batch that is not empty, with Hessian products from differences of gradients,
-    so that every model can be asked. A lower estimate: more iterations can only raise it.
+    The curvature is that of the first micro-batch that is not empty. Products with the Hessian are
+    differences of gradients, so that every model can be asked. The estimate is a lower one: more
+    iterations can only raise it.
     """
     bounds = [b for b in batch.bounds if b[1] > b[0]]
     if not bounds:

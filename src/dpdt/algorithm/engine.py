@@ -1,11 +1,12 @@
-"""Algorithm 1: one step is its stages in order. The only class a training loop needs.
+"""Algorithm 1: one step is its stages in order.
 
     for every auxiliary k:   gradient at θ → contribution of norm ≤ C, new π_k     (auxiliary.py)
     θ ← Prox(θ − η̂ · direction(mean contribution + noise))                         (publish.py)
     ρ_k for the next epoch                                                         (schedule.py)
 
-The auxiliaries themselves are never stored: the reset makes θ_k = θ, so after a step only what the
-memory keeps (memory.py) and θ, in the model, remain.
+An auxiliary is a copy θ_k of the parameters with a share of the mini-batch, its micro-batch. The
+auxiliaries themselves are never stored, since the reset makes θ_k = θ. After a step two things
+remain: θ, in the model, and what the memory keeps (memory.py).
 """
 
 from __future__ import annotations
@@ -47,16 +48,17 @@ class Decoupled:
         model: any module without layers that mix examples or keep running statistics.
         loss: (model, micro-batch) → mean loss of the micro-batch.
         recipe: the algorithm's settings.
-        granularity: what is one block: layer, tensor, kind or model.
-        noise: the source of noise; operating-system entropy unless given.
-        seed: data-independent randomness inside the model (dropout).
-        diagnose: compute the quantities of the convergence theory at every step.
-        cross_entropy: the loss is the cross-entropy of (x, y), which linear models are fast with.
+        granularity: what is one block: a layer, a tensor, all of a kind, or the whole model.
+        noise: the source of noise. Unless given, it is keyed by operating-system entropy.
+        seed: public, for what is random inside the model (dropout).
+        diagnose: whether to compute the quantities of the convergence theory at every step.
+        cross_entropy: whether the loss is the cross-entropy of (x, y), which is fast to
+            differentiate for linear models.
         expected: the planned size of a micro-batch.
 
-    Guarantees: each step releases θ plus Gaussian noise whose sensitivity is 2C/K in every block,
-    up to rounding that is accounted (see recipe and mechanism), for any model, loss and data. All
-    state but the noise is in the model and in `state_dict()`.
+    Guarantees: each step releases a mean with Gaussian noise. Its sensitivity is at most 2C/K in
+    every block, up to rounding that is accounted (mechanism.py, lattice.py). This holds for any
+    model, loss and data. All state but the noise is in the model and in `state_dict()`.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Decoupled:
         )
         self.diagnose = diagnose
         self.steps = 0
-        # Of published iterates, so it is free: an exponential average, its start corrected for.
+        # An exponential average of the published iterates, corrected for its start.
         self.average = self.layout.gather().zero_() if recipe.averaging else None
         self.path_length = 0.0
         self.smoothness: float | None = None  # estimate of L, made at the first diagnosed step

@@ -1,20 +1,25 @@
-"""How contributions are computed and summed: together, one by one, on lanes, or as products.
+"""The sum of a mini-batch's bounded contributions, computed in the way that fits the model.
 
-Under Poisson sampling an example's place in the batch depends on who else was drawn, and a matrix
-product may round a row differently at another place, or among another number of rows. An attacker
-could blow such differences up. So an example's gradient must be the same to the bit wherever it
-stands:
+An auxiliary holds a few examples of the mini-batch, its micro-batch. Its contribution is made from
+the gradient of these. Under Poisson sampling an example's place in the batch depends on who else
+was drawn. A matrix product may round a row differently at another place, or among another number
+of rows. An attacker could blow such differences up. So an example's gradient must be the same to
+the bit wherever the example stands:
 
-    one by one    each auxiliary in a call of its own, on a copy of its examples
-    together      chunks of a constant number of rows, filled up with copies of a row. Before the
-                  first step a chunk of equal rows is tried: all must come out equal to the bit, or
-                  at least those of places that are equal modulo 16, where rows lie alike in memory;
-                  examples then keep to the places of their own number. Else one by one
+    one by one    Each auxiliary is computed in a call of its own, on a copy of its examples.
+                  Lanes are threads that do this at the same time, one core for each.
+    together      Auxiliaries are computed in chunks: a constant number of rows, filled up with
+                  copies of a row. Before the first step a chunk of equal rows is tried. If all rows
+                  come out equal to the bit, any place will do. If only those do whose places are
+                  equal modulo 16, where rows lie alike in memory, then examples keep to the places
+                  of their own number. Otherwise the model is computed one by one.
+    as products   The gradients of a linear head are outer products, never written out. Chunks and
+                  places are as above.
 
-How a model is computed is decided on made-up inputs of the data's shape, never on the data.
+Which way a model is computed is found out on made-up inputs, never on the data (ways.py).
 
 Guarantees: a contribution is a function of θ, of its auxiliary's own examples and of public
-numbers, to the bit; nothing that is not trained changes (state.py); what is random inside the model
+numbers, to the bit. Nothing that is not trained changes (state.py). What is random inside the model
 depends on the auxiliary's key alone (randomness.py). The caller's autocast is switched off.
 """
 
@@ -51,10 +56,12 @@ class Executor:
     Args:
         model: any module without layers that mix examples or keep running statistics.
         loss: (model, micro-batch) → mean loss of the micro-batch.
-        seed: public, for what is random inside the model.
+        layout: the flat order of the trained parameters.
         auxiliaries: the planned number of micro-batches.
-        expected: the planned size of one.
-        head: the loss is the cross-entropy of (x, y), which linear models are fast with.
+        seed: public, for what is random inside the model.
+        expected: the planned size of a micro-batch.
+        head: whether the loss is the cross-entropy of (x, y), which is fast to differentiate for
+            linear models.
     """
 
     def __init__(
@@ -94,9 +101,11 @@ class Executor:
     ) -> tuple[Tensor, Tensor, Tally]:
         """The sum of all contributions, the loss of every auxiliary, and what was seen.
 
-        `contribute` turns gradients into contributions, which lie in `columns`; it may overwrite
-        them. `scale` says that it only multiplies by this number. `whole` gives it whole chunks,
-        fillers included, if it mixes the entries of a row by matrix products.
+        `contribute` turns gradients into contributions, and may overwrite the gradients. `columns`
+        are the blocks of a contribution, `clip` their bounds. With `scale`, contributions are
+        gradients times this number, and `contribute` need not be called. With `whole`, `contribute`
+        gets whole chunks, fillers included: it mixes the entries of a row by matrix products, which
+        may round a row by the number of rows.
         """
         self.arrange(batch)
         with full_precision(), torch.no_grad(), kept():
@@ -131,7 +140,7 @@ class Executor:
         return target.total, losses, tally
 
     def copy(self) -> nn.Module:
-        """A module to call, in the mode that the model is in; it shares all tensors."""
+        """A module to call, in the mode that the model is in. The copy shares all tensors."""
         made = replica(self.base)
         modes = {name: module.training for name, module in self.model.named_modules()}
         for name, module in made.named_modules():
@@ -139,7 +148,7 @@ class Executor:
         return made
 
     def check(self) -> None:
-        """Refuse any change of what is not trained, by content; set the attributes back."""
+        """Set the model's attributes back, and refuse any change of what is not trained."""
         self._start.restore()
         self.kept.check()
 
@@ -184,7 +193,10 @@ class Executor:
             self.base = made
 
     def arrange(self, batch: Batch) -> None:
-        """Choose the order of images in memory, before the first pass; changes the flat order."""
+        """Choose the order of images in memory, before the first pass.
+
+        The flat order of convolution weights follows. Flat buffers from before lose their meaning.
+        """
         layout = self.layout
         if self._arranged or not sum(batch.sizes):
             return
@@ -198,10 +210,10 @@ class Executor:
         self.kept.passed()
 
     def lanes(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """map, on as many lanes as there are threads.
+        """`map`, on as many lanes as torch has threads.
 
-        A lane is a thread that computes on one core, since small micro-batches keep one core busy
-        but not several.
+        A lane is a thread that computes on one core. Small micro-batches keep one core busy, but
+        not several.
         """
         threads = torch.get_num_threads()
         if self._lanes is None or self._lanes[0] != threads:

@@ -1,9 +1,10 @@
 """Gradients of micro-batches at the same θ, each a function of θ and of its own examples alone.
 
-`looped` computes one micro-batch, which every model and loss allows. `vectorised` computes many of
-equal size at once (torch.func). `Head` knows that a linear layer's gradient on one example is an
-outer product, and never writes it out. Nothing is computed from a mini-batch as a whole, so no
-layer or loss can mix auxiliaries. Who calls them, and in which arrangement, is executor.py.
+A micro-batch holds the examples of one auxiliary. `looped` computes one micro-batch, which every
+model and loss allows. `vectorised` computes many of equal size at once (torch.func). `Head` knows
+that a linear layer's gradient on one example is an outer product, and never writes the product out.
+Nothing is computed from a mini-batch as a whole, so no layer or loss can mix auxiliaries. Which of
+the three a model is computed by is decided elsewhere (ways.py).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ ALIGNED = 16  # numbers in the widest load of memory: rows of such a length all 
 class Head:
     """A model that is one linear layer under cross-entropy, with one example in each micro-batch.
 
-    The gradient of example i is δᵢ ⊗ (xᵢ, 1), δᵢ being the gradient of its own loss by its own
-    outputs: softmax(outputs) less 1 at the label.
+    The gradient of example i is δᵢ ⊗ (xᵢ, 1). Here δᵢ is the gradient of the example's loss by its
+    outputs: softmax(outputs), less 1 at the label.
     """
 
     def __init__(self, layer: nn.Linear):
@@ -36,7 +37,7 @@ class Head:
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout) -> Head | None:
-        """The head, if the model is nothing else and one block."""
+        """The head, if the model is nothing else and is one block; otherwise None."""
         layer, trained = cls.layer_of(model), {id(t) for t in layout.tensors}
         if layer is None or trained != {id(p) for p in layer.parameters()} or layout.count != 1:
             return None
@@ -44,20 +45,20 @@ class Head:
 
     @staticmethod
     def layer_of(model: nn.Module) -> nn.Linear | None:
-        """The layer, if the model is a linear one, perhaps behind a Flatten."""
+        """The layer, if the model is a linear layer, perhaps behind a Flatten; otherwise None."""
         layers = list(model) if isinstance(model, nn.Sequential) else [model]
         flat = all(isinstance(m, nn.Flatten) for m in layers[:-1])
         return layers[-1] if flat and layers and type(layers[-1]) is nn.Linear else None
 
     @property
     def width(self) -> int:
-        """Numbers in a gradient, the bias included."""
+        """How many numbers a gradient has, the bias included."""
         return self.layer.out_features * (self.layer.in_features + (self.layer.bias is not None))
 
     def differentiate(
         self, x: Tensor, y: Tensor, weight: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """δ, in float64, and the losses; `weight` stands in for the layer's own."""
+        """δ, in float64, and the losses. `weight` stands in for the layer's own."""
         layer, extra = self.layer, -self.layer.in_features % ALIGNED
         weight = layer.weight.detach() if weight is None else weight
         if extra:
@@ -112,8 +113,9 @@ def vectorised(
 ) -> Tensor:
     """The same for len(out) micro-batches of `size` examples each; returns their losses.
 
-    `keyed` is (seed, step, a key for each) if the model has dropout; anything else that is random
-    is refused by vmap. `weights` stand in for the model's own.
+    `keyed` is needed if the model has dropout: the seed, the step, and a key for each micro-batch
+    (randomness.py). Anything else that is random is refused by vmap. `weights` stand in for the
+    model's own.
     """
     rows, theta = len(out), layout.tensors if weights is None else weights
     parameters = {n: t.detach() for n, t in zip(layout.names, theta, strict=True)}

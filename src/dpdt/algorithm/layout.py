@@ -1,7 +1,7 @@
 """Where each block lies in the flat buffers, and arithmetic block by block.
 
-All trained parameters live in one flat vector, block after block, so that K auxiliaries are a
-[K, parameters] matrix and a step is a few passes over it, not a loop over tensors.
+All trained parameters form one flat vector, block after block. K auxiliaries are then a matrix,
+[K, parameters]. A step is a few passes over this matrix, not a loop over tensors.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ def _kind(module: nn.Module) -> str:
 
 
 class Layout:
-    """The flat order of a model's trained parameters; x below is a [rows, size] buffer.
+    """The flat order of a model's trained parameters.
 
-    Every block is padded with zeros to whole pieces, so that one pass over pieces serves all blocks
-    however many there are. Padding holds 0 in every buffer, always.
+    Every block is padded with zeros to whole pieces of equal length. So one pass over pieces serves
+    all blocks, however many there are. Padding holds 0 in every buffer, always. In the methods
+    below, x is a [rows, size] buffer.
     """
 
     def __init__(self, model: nn.Module, granularity: str = "layer"):
@@ -114,8 +115,8 @@ class Layout:
     def arrange(self, channels_last: bool) -> None:
         """Hold the weights of convolutions, and their flat order, channels last or first.
 
-        Convolutions of few images are faster channels last, and a gradient is copied fastest in the
-        order in which it lies in memory. Changes the meaning of flat buffers made before.
+        Convolutions of few images are faster channels last. A gradient is copied fastest in the
+        order in which it lies in memory. Flat buffers that were made before lose their meaning.
         """
         self.channels_last = channels_last
         order = torch.channels_last if channels_last else torch.contiguous_format

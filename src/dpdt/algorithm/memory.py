@@ -1,12 +1,13 @@
-"""What outlives a step: the design axis that decides which steps a record influences.
+"""What outlives a step. This decides which steps a record influences.
 
     auxiliary   π_k and V_k for each auxiliary, private: Algorithm 1 as published
     shared      one π and one V, computed only from what was published
     none        nothing: π = 0, V = I
 
-Each memory turns gradients into bounded contributions (`contribute_`) and the noisy mean of the
-contributions into the direction of the step on θ (`publish`). With `shared` only the data-dependent
-part is clipped, everything else is post-processing of noisy releases:
+π is the multiplier, V the preconditioner. Each memory turns gradients into contributions
+(`contribute_`). It also turns their noisy mean into the direction of the step on θ (`publish`).
+With `shared` only the part that depends on the data is clipped. Everything else is post-processing
+of noisy releases:
 
     contributions q_k = clip_C(2ρηV g_k),  G̃ = mean_k q_k + z
     ũ = G̃/(2ρ) + ηV(π̂ + weight decay · θ)

@@ -1,6 +1,6 @@
 """One pass over a mini-batch: the sum of its auxiliaries' bounded contributions.
 
-How it is made, and what it guarantees, is said in executor.py.
+What chunks, places and lanes are, and what a pass guarantees, is said in executor.py.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Pass:
         return tally
 
     def together(self, target: BoundedSum) -> Tally:
-        """Many micro-batches of equal size at once."""
+        """Many micro-batches of equal size at once, chunk after chunk."""
         tally, model = Tally(), self.owner.copy()
         attributes = Attributes(model)
         for places in self._chunks():
@@ -76,7 +76,7 @@ class Pass:
         return tally
 
     def _mapped(self, places: Tensor, model: nn.Module, attributes: Attributes) -> Tensor:
-        """The gradients of a chunk; an empty micro-batch has gradient 0."""
+        """The gradients of a chunk. An empty micro-batch has gradient 0."""
         owner, layout = self.owner, self.owner.layout
         filled = torch.tensor([self.batch.sizes[max(0, int(i))] > 0 for i in places])
         size = max(self.batch.sizes)
@@ -139,7 +139,7 @@ class Pass:
         return part, tally
 
     def _one(self, k: int, model: nn.Module, attributes: Attributes, *, seed: bool) -> Tensor:
-        """The gradient of one auxiliary; 0 if it is empty."""
+        """The gradient of one auxiliary, 0 if its micro-batch is empty."""
         owner, layout = self.owner, self.owner.layout
         first, last = self.batch.bounds[k]
         out = torch.zeros(1, layout.size, dtype=layout.dtype, device=layout.device)
@@ -156,7 +156,10 @@ class Pass:
         return out
 
     def first(self) -> Tensor | None:
-        """The gradient of the first auxiliary, or chunk, that is not empty."""
+        """The gradients of the first chunk, or of the first auxiliary that is not empty.
+
+        None if nothing can be computed twice: all are empty, or gradients are never written out.
+        """
         filled = [k for k, size in enumerate(self.batch.sizes) if size]
         if not filled or self.how.head:
             return None
@@ -167,7 +170,10 @@ class Pass:
         return self._one(filled[0], model, attributes, seed=True)
 
     def _chunks(self) -> Iterator[Tensor]:
-        """Auxiliaries that are computed together, by place; −1 fills a chunk up."""
+        """Auxiliaries that are computed together, by their number in the batch.
+
+        A −1 stands where a chunk is filled up.
+        """
         number, rows, classes = len(self.batch.sizes), self.how.rows, self.how.classes
         if self.batch.fixed:
             yield from torch.split(torch.arange(number), rows)
@@ -183,7 +189,7 @@ class Pass:
             yield torch.from_numpy(places.reshape(-1))
 
     def _gather(self, places: Tensor) -> Data:
-        """The examples of a chunk, in memory of their own; fillers are copies of a member."""
+        """The examples of a chunk, in memory of their own. Fillers are copies of a member."""
         size = max(self.batch.sizes)
         first = torch.tensor([b[0] for b in self.batch.bounds])
         filler = int(places[places >= 0][0])

@@ -1,8 +1,8 @@
 """Whether an example's numbers are the same to the bit wherever it stands among others.
 
-A matrix product may round a row by its place and by the number of rows. What is computed for one
-example must not depend on who else is there, so chunks have a constant number of rows, and places
-are compared, on made-up inputs, before they are trusted.
+A matrix product may round a row by its place and by the number of rows. But what is computed for
+one example must not depend on who else is there. So rows are computed in chunks of a constant
+number, and the places of a chunk are compared, on made-up inputs, before they are trusted.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from torch import Tensor
 
 from dpdt.algorithm.batch import Data, tree_map
 
-CLASSES = (1, 16)  # places that must come out equal: all, or those of a class
+CLASSES = (1, 16)  # places fall into one class, or into 16 by their number modulo 16
 
 
 def rows_of(number: int, most: int) -> int:
-    """Rows of a chunk: as many as allowed, few of them in vain, a multiple of 16."""
+    """The rows of a chunk: as many as allowed, few of them in vain, rounded up to 16, 32, …"""
     most = max(1, min(most, number))
     rows = -(-number // -(-number // most))
     return -(-rows // 16) * 16
 
 
 def tries_of(numbers: int) -> int:
-    """Inputs to compare places on: where many numbers are summed, a difference shows at once."""
+    """On how many inputs to compare places. Where many numbers are summed, few will do."""
     return 16 if numbers < 2000 else 4
 
 
 def equal_places(
     compute: Callable[[Data, int], Tensor], like: Data, size: int, rows: int, tries: int
 ) -> int | None:
-    """In how many classes rows that are computed from equal inputs are equal to the bit.
+    """Into how many classes places fall, so that those of one class are equal to the bit.
 
-    `compute` gets the inputs and the number of the trial. One trial is not enough: with few
-    numbers, different orders of summation often agree. One whose result is not finite, or 0, shows
-    nothing and does not count; if too few count, places are not trusted.
+    Each trial computes equal rows. `compute` gets these inputs and the number of the trial. One
+    trial is not enough: with few numbers, different orders of summation often agree. A trial whose
+    result is not finite, or 0, shows nothing and does not count. The result is None if places
+    differ even within 16 classes, or if too few trials count.
     """
     left, counted = [classes for classes in CLASSES if rows % classes == 0], 0
     for trial in range(4 * tries):

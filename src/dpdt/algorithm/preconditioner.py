@@ -1,8 +1,9 @@
 """The preconditioner V of an auxiliary's step: identity, RMSProp or Adam.
 
-V is diagonal with entries 1 / max(√v, τ) ≤ 1/τ, v a moving average of squared gradients. RMSProp
-uses v as it is, Adam corrects it for its start at zero. Only this second-moment part of Adam is a
-preconditioner; momentum is the multiplier's role in Algorithm 1.
+V is diagonal with entries 1 / max(√v, τ) ≤ 1/τ. Here v is a moving average of squared gradients.
+RMSProp uses v as it is. Adam corrects v for its start at zero; the corrected v is v̂. Only this part
+of Adam is a preconditioner. Its momentum has no place here: in Algorithm 1 that is the multiplier's
+role.
 """
 
 from __future__ import annotations

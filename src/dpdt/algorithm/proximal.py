@@ -1,4 +1,7 @@
-"""Prox_{η̂,r} for r = 0, (λ/2)‖θ‖² and λ‖θ‖₁: the regularizer's part of the step on θ."""
+"""The proximal operator Prox_{η̂,r}: the regularizer's part of the step on θ.
+
+The regularizer r is 0, (λ/2)‖θ‖² or λ‖θ‖₁.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def contraction(regularizer: str, strength: float, step_size: float) -> float:
 
 
 def regularization(theta: Tensor, regularizer: str, strength: float) -> float:
-    """r(θ)."""
+    """The regularizer's value r(θ), with λ = `strength`."""
     match regularizer:
         case "l2":
             return 0.5 * strength * float(theta.double().square().sum())

@@ -3,7 +3,8 @@
     G̃ = (1/K) Σ_k ∇h_k + z,  z ~ N(0, σ_g² I) in block g
     θ ← Prox_{η̂,r}( θ − η̂ · direction(G̃) )
 
-The noisy mean itself is mechanism.py's; the rest is post-processing of it.
+∇h_k is the contribution of auxiliary k. The direction is the memory's (memory.py). The noisy mean
+G̃ is computed by mechanism.py; the rest is post-processing of G̃.
 """
 
 from __future__ import annotations
@@ -34,5 +35,5 @@ def aggregate(
 def descend(
     theta: Tensor, direction: Tensor, *, step_size: float, regularizer: str, weight_decay: float
 ) -> Tensor:
-    """The new θ."""
+    """The new θ: a step along the direction, then the proximal operator."""
     return proximal_(theta.sub(direction, alpha=step_size), regularizer, weight_decay, step_size)

@@ -1,14 +1,14 @@
 """Randomness inside a model (dropout and the like): public, and the same whoever else takes part.
 
-Guarantees: what is random in an auxiliary's pass is a function of (seed, step, key), the key being
-the example's own number or the auxiliary's. It never depends on an example's place in the batch.
+Guarantees: what is random in an auxiliary's pass is a function of (seed, step, key). The key is the
+example's own number, or the auxiliary's. Nothing random depends on an example's place in the batch.
 Otherwise adding or removing one record would change the others' masks, and the sum would move by
 more than one contribution.
 
 Where auxiliaries are computed one by one, all global generators are set before each (`seeded`).
-Where they are computed together by `vmap`, dropout is drawn by a hash of (seed, step, key, call,
-entry) that maps over examples (`Keyed`); a model that draws anything else there is refused by vmap,
-and is computed one by one.
+Where auxiliaries are computed together by `vmap`, dropout is a hash of (seed, step, key, call,
+entry), which vmap can map over examples (`Keyed`). A model that draws anything else is refused by
+vmap, and is computed one by one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def seeded(seed: int, step: int, key: int) -> None:
 
 
 class Keyed(TorchFunctionMode):
-    """Inside, dropout is a function of (seed, step, key): `key` may be mapped over by vmap."""
+    """Inside, dropout is a function of (seed, step, key). vmap may map over `key`."""
 
     def __init__(self, seed: int, step: int, key: Tensor):
         super().__init__()

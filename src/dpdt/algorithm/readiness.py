@@ -1,8 +1,8 @@
 """Which models can be trained privately, and how to make others ready.
 
-A layer that mixes examples (BatchNorm) or keeps running statistics lets a record reach the result
-past the norm bound and the noise. Such layers are refused with the reason; `make_private_ready`
-replaces the usual ones.
+Some layers mix examples (BatchNorm) or keep running statistics. Through such a layer a record
+reaches the result past the norm bound and the noise. So these layers are refused, with the reason.
+`make_private_ready` replaces the usual ones.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def refuse_unready(model: nn.Module) -> None:
 def make_private_ready(model: nn.Module) -> nn.Module:
     """Replace layers that cannot be trained privately; returns the model, changed in place.
 
-    BatchNorm becomes GroupNorm(1, C), which normalises each example by itself, with the same affine
-    parameters; InstanceNorm stops keeping running statistics; embeddings stop renormalising their
-    weights. Anything else is left to the check.
+    BatchNorm becomes GroupNorm(1, C), with the same affine parameters, which normalises each
+    example by itself. InstanceNorm stops keeping running statistics. Embeddings stop renormalising
+    their weights. Anything else is left to the check.
     """
     if isinstance(model, _BatchNorm):
         return _group_norm(model)

@@ -1,6 +1,6 @@
-"""Everything Algorithm 1 is told beforehand: one value for each block and epoch, no data, no torch.
+"""Everything Algorithm 1 is told beforehand, for each block and epoch (no torch).
 
-The effective step size is η̂ = K·η_θ / Σ_k ρ_k = η_θ / mean ρ. Nothing here may depend on the data.
+Nothing here may depend on the data. The effective step size is η̂ = K·η_θ / Σ_k ρ_k = η_θ / mean ρ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpdt.ledger import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Algorithm 1's settings. `clip` and `noise` hold one base value a block."""
+    """Algorithm 1's settings. `clip` and `noise` hold one base value for each block."""
 
     auxiliaries: int  # K
     clip: tuple[float, ...]  # C

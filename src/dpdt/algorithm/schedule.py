@@ -1,7 +1,7 @@
 """Schedules as data: how a setting changes from epoch to epoch.
 
-A schedule is a factor that multiplies a base value, constant within an epoch. It is written as a
-table, in TOML or as a dict, and never depends on the data:
+A schedule is a factor that multiplies a base value. The factor is constant within an epoch and
+never depends on the data. A schedule is written as a name or as a table:
 
     {kind = "constant"}
     {kind = "steps", epochs = [50, 71], factors = [16, 8, 4]}   16 before epoch 50, 8 before 71, …
@@ -11,10 +11,12 @@ table, in TOML or as a dict, and never depends on the data:
     {kind = "two-phase", low = 0.25, ramp = [10, 30]}           0.25, a ramp to 1 over 10 … 30
     "paper"                                                     the paper's own, where it has one
 
-Epochs count from 0. Two readings of the paper are settled here. (1) The method section lets ρ grow
-(ρ/γ), the appendix lets it decay with a floor: both are `exponential`, and the preset says which it
-uses. (2) The appendix gives the clipping scale S_t twice, once as 8 for 50 ≤ t ≤ 70 and once as
-"8 from epoch 50, 4 from 70": the first, which says where each boundary epoch belongs, is `paper`.
+Epochs count from 0. Two readings of the paper are settled here.
+
+1. The method section lets ρ grow (ρ/γ), the appendix lets ρ decay to a floor. Both are
+   `exponential`; a preset says which of them it uses.
+2. The appendix gives the clipping scale S_t twice: as 8 for 50 ≤ t ≤ 70, and as "8 from epoch 50, 4
+   from 70". The first says where each boundary epoch belongs, and is `paper`.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ class Exponential:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoPhase:
-    """`low` before the ramp, linear to 1 across it, 1 after it (the paper's noise calibration)."""
+    """`low` before the ramp, then linear up to 1, then 1 (the paper's noise calibration)."""
 
     low: float
     ramp: tuple[int, int]

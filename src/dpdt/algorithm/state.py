@@ -1,14 +1,15 @@
 """What a model holds besides what is trained, and that none of it changes.
 
 A forward pass can leave private data on the module: in a buffer, a frozen parameter, an attribute.
-It would reach other auxiliaries, or the released model, past the norm bound and the noise.
+These data would reach other auxiliaries, or the released model, past the norm bound and the noise.
 
-Guarantees: training calls copies of the module (`replica`), which share its tensors and are thrown
-away after every pass. Every auxiliary's pass starts from the attributes that the copy had at first
-(`restore`). A buffer that was assigned, an attribute whose content was changed (a list, a dict), a
-tensor that was changed in place: each is noticed before anything is published. Writes to tensors
-that torch does not count (`.data`, numpy) are found by content (`check`): after the first step, at
-checkpoints and at the end. Whoever finds a change raises `Tainted`, which voids the ledger.
+Guarantees: training calls copies of the module (`replica`). A copy shares the module's tensors and
+is thrown away after a pass. Every auxiliary's pass starts from the attributes that the copy had at
+first (`restore`). Three changes are noticed before anything is published: a buffer that was
+assigned, an attribute whose content was changed (a list, a dict), a tensor that was changed in
+place. torch does not count every write to a tensor (`.data`, numpy). Such writes are found by
+content (`check`): after the first step, at checkpoints and at the end. Whoever finds a change
+raises `Tainted`, which voids the ledger.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Attributes:
                 table.update({**then, **kept})
 
     def changed(self, *, buffers: bool = False) -> str | None:
-        """The first attribute (or buffer alone) that is another object than it was."""
+        """The first attribute that is another object than it was; with `buffers`, among buffers."""
         for name, table, then in self.tables:
             registered = table is self.modules[name]._buffers
             if (registered or not buffers) and not _same(table, then):
@@ -72,7 +73,7 @@ class Attributes:
         return None
 
     def refuse_buffers(self) -> None:
-        """Refuse a pass that assigned a buffer: it means to keep something."""
+        """Refuse a pass that assigned a buffer: the model means to keep something."""
         if found := self.changed(buffers=True):
             raise _changed(found)
 
@@ -102,7 +103,7 @@ class Kept:
         self.content = {name: _digest(tensor) for name, tensor in self._tensors()}
 
     def passed(self) -> None:
-        """Refuse a pass that changed one in place, as far as torch counts."""
+        """Refuse a pass that changed a tensor in place, as far as torch counts such changes."""
         for name, tensor in self._tensors():
             if self.versions.get(name) != tensor._version:
                 raise _changed(name)
@@ -123,7 +124,7 @@ class Kept:
 
 
 def replica(model: nn.Module) -> nn.Module:
-    """A module of its own that shares all parameters and buffers; the module itself if it must."""
+    """A copy that shares all parameters and buffers. The module itself if it cannot be copied."""
     shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
     try:
         return copy.deepcopy(model, shared)
@@ -167,7 +168,7 @@ def _digest(value: Any) -> str:
 
 
 def _feed(digest: Any, value: Any, depth: int, seen: set[int]) -> None:
-    """Put a value into a hash by its content, as far as it can be known."""
+    """Put a value into a hash by its content, as far as the content can be known."""
     digest.update(type(value).__qualname__.encode())
     if isinstance(value, Tensor):
         try:

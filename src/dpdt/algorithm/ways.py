@@ -1,7 +1,8 @@
 """The ways in which a model can be computed, each found out on made-up inputs.
 
-A trial sees random inputs of the data's shape and never the data. Which way was found, and how many
-rows it computes at once, therefore says nothing about anyone.
+A trial sees random inputs of the data's shape and never the data. So the way that was found says
+nothing about anyone. What the ways are, and why places matter, is said in executor.py. `owner` is
+the executor that asks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedErro
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """What was found out about a model."""
+    """The way that was found for a model."""
 
     rows: int = 0  # micro-batches computed together; 0: one by one
     classes: int = 1  # places of a chunk are equal within a class
@@ -62,10 +63,10 @@ def takes_channels_last(owner: Executor, batch: Batch) -> bool:
 
 
 def size_of(owner: Executor, batch: Batch) -> int:
-    """The size of micro-batches if they should be computed many at once, else 0.
+    """The size of micro-batches if they should be computed many at once, otherwise 0.
 
-    Convolutions are slower that way unless there is one example in each, and so are models too
-    large for several rows of gradients to fit the cache.
+    Convolutions are slower when computed together, unless each micro-batch is one example. So are
+    models too large for several rows of gradients to fit the cache.
     """
     sizes = set(batch.sizes) - {0}
     if len(sizes) != 1 or not (batch.alone or batch.fixed) or 4 * owner.layout.size > CHUNK:
@@ -74,7 +75,7 @@ def size_of(owner: Executor, batch: Batch) -> int:
 
 
 def as_products(owner: Executor, batch: Batch) -> How | None:
-    """The way of a linear head with single examples and class numbers for labels, if it is one."""
+    """As outer products, if the model is a linear head on single examples with class labels."""
     pair = isinstance(batch.data, tuple | list) and len(batch.data) == 2
     if owner.head is None or not batch.alone or not pair:
         return None
@@ -93,7 +94,7 @@ def as_products(owner: Executor, batch: Batch) -> How | None:
 
 
 def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | None:
-    """The way of many micro-batches at once, if there is one in which all places are equal."""
+    """Many micro-batches at once, if the model allows and places are equal."""
     size, layout = size_of(owner, batch), owner.layout
     if not size:
         return None
@@ -128,7 +129,7 @@ def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | Non
 
 
 def apart(owner: Executor, batch: Batch) -> How:
-    """The way of one micro-batch after the other: on lanes, if the model allows."""
+    """One micro-batch after the other, on lanes if the model allows."""
     layout, size = owner.layout, max(1, min(owner.expected, max(batch.sizes)))
     if owner.expected > LANE or layout.device.type != "cpu":
         return How()

@@ -1,7 +1,8 @@
 """Data sets by name. The facts about each are plain numbers, so that accounting needs no torch.
 
-Files are looked for in $DPDT_DATA, or in ~/.cache/dpdt, in the formats their own sites use. Nothing
-is ever downloaded. Inputs are scaled by public constants, never by statistics of the data.
+Files are looked for in the folder $DPDT_DATA, otherwise in ~/.cache/dpdt. They are read in the
+formats in which the data sets' own sites offer them. Nothing is ever downloaded. Inputs are scaled
+by public constants, never by statistics of the data.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _facts(name: str) -> Facts:
 
 
 def load(name: str, limit: int | None = None) -> Examples:
-    """Read a data set; with `limit`, that many training examples, evenly spaced."""
+    """Read a data set. With `limit`, take that many training examples, evenly spaced."""
     known, wanted = facts(name), facts(name, limit)
     if name.endswith(".npz"):
         from dpdt.data import formats
@@ -121,14 +122,14 @@ def load(name: str, limit: int | None = None) -> Examples:
 
 
 def _size(part: Part) -> tuple[int, tuple[int, ...]]:
-    """How many examples there are, and of what shape; texts have none."""
+    """How many examples there are, and of what shape. Texts have the shape ()."""
     if not isinstance(part, tuple):
         return len(part), tuple(part[0][0].shape) if len(part) else ()
     return len(part[1]), () if isinstance(part[0], list) else tuple(part[0].shape[1:])
 
 
 def _check_labels(name: str, part: Part, classes: int) -> None:
-    """Labels of what is in memory; a folder's classes are its own folders."""
+    """Refuse labels that are no class, in what is in memory. A folder's classes are its folders."""
     if isinstance(part, tuple):
         lowest, highest = int(part[1].min()), int(part[1].max())
         if lowest < 0 or highest >= classes:
@@ -139,7 +140,10 @@ def _check_labels(name: str, part: Part, classes: int) -> None:
 
 
 def set_aside(examples: Examples, number: int) -> tuple[Any, Examples]:
-    """So many held-out inputs, without their labels, as public; the rest stays held out."""
+    """Set `number` held-out inputs aside as public, without their labels.
+
+    Returns them, and the examples without them.
+    """
     if not number:
         return None, examples
     if not isinstance(examples.test, tuple):
@@ -171,7 +175,7 @@ def _some(part: Part, indices: list[int]) -> Part:
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:
-    """Images as [n, channels, height, width]; other arrays as they are."""
+    """Images as [n, channels, height, width]. Other arrays stay as they are."""
     if x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
         return x.transpose(0, 3, 1, 2)
     return x[:, None] if x.ndim == 3 else x

@@ -23,7 +23,7 @@ READ = 256  # examples of a Dataset that are read at once
 
 
 def count(data: Any) -> int:
-    """The number of examples in tensors, a tuple or mapping of them, or a Dataset."""
+    """The number of examples."""
     if isinstance(data, Dataset):
         return len(data)  # type: ignore[arg-type]
     refuse_others(data)
@@ -34,7 +34,10 @@ def count(data: Any) -> int:
 
 
 def refuse_others(data: Any) -> None:
-    """Refuse what is no tensor: it could not be cut into examples, and all would see all of it."""
+    """Refuse what holds anything but tensors.
+
+    It could not be cut into examples, and every example would see all of it.
+    """
     if isinstance(data, Mapping | tuple | list):
         for value in data.values() if isinstance(data, Mapping) else data:
             refuse_others(value)
@@ -60,7 +63,7 @@ def read(data: Any, indices: Tensor, seed: int, step: int) -> Data:
     """The examples of a Dataset, each read by itself.
 
     Guarantees: what a Dataset draws at random for an example is a function of the public seed, the
-    step and the example's own number, and it is never shown several examples at once.
+    step and the example's own number. The Dataset is never asked for several examples at once.
     """
     if not len(indices):
         return None
@@ -75,7 +78,7 @@ def read(data: Any, indices: Tensor, seed: int, step: int) -> Data:
 
 
 def fingerprint(data: Any) -> str:
-    """A hash of all examples, of their types and shapes. A Dataset is read from end to end."""
+    """A hash of all examples, with their types and shapes. A Dataset is read from end to end."""
     digest = hashlib.sha256(str(count(data)).encode())
     for chosen in torch.split(torch.arange(count(data)), READ):
         for t in leaves(take(data, chosen)):

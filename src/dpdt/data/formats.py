@@ -57,7 +57,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def cifar(paths: list[Path], label: bytes) -> Arrays:
-    """CIFAR's python batches: rows of 3072 bytes, labels under a key such as b"labels"."""
+    """CIFAR's python batches: rows of 3072 bytes, and labels under the key `label`."""
     images, labels = [], []
     for path in paths:
         with reading(path):
@@ -72,7 +72,7 @@ def cifar(paths: list[Path], label: bytes) -> Arrays:
 
 
 def idx(images: Path, labels: Path) -> Arrays:
-    """MNIST's IDX files, gzipped or not; images get a channel dimension."""
+    """MNIST's IDX files, gzipped or not. Images get a channel dimension."""
     pixels, classes = _idx(images), _idx(labels)
     if pixels.ndim != 3 or classes.shape != pixels.shape[:1]:
         raise InputError(f"{images}: {pixels.shape} images do not fit {classes.shape} labels")
@@ -122,7 +122,8 @@ def npz(path: Path) -> dict[str, np.ndarray]:
 def npz_classes(path: Path, arrays: dict[str, np.ndarray]) -> int:
     """How many classes an .npz says it has.
 
-    It has to: were the labels counted, one record could decide the shape of the released model.
+    The file has to say so. If labels were counted, one record could decide the shape of the
+    released model.
     """
     found = arrays.get("classes")
     if found is None:
@@ -187,7 +188,10 @@ ADULT: list[float | str] = [
 
 
 def adult(path: Path) -> Arrays:
-    """UCI Adult: numbers over public constants, categories one-hot; unknown ("?") is all zeros."""
+    """UCI Adult. Numbers are divided by public constants, categories are one-hot.
+
+    An unknown category ("?") is all zeros.
+    """
     columns = [c.split() if isinstance(c, str) else c for c in ADULT]
     rows, labels = [], []
     with reading(path), io.StringIO(path.read_text("utf-8")) as file:

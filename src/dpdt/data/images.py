@@ -17,9 +17,10 @@ from dpdt.errors import InputError
 
 
 class ImageFolder(Dataset):  # type: ignore[type-arg]
-    """folder/<class>/<image>: RGB, resized and cropped to side × side; classes in name order.
+    """Images in folder/<class>/<image>, as RGB, resized and cropped to side × side.
 
-    Images are read when they are asked for. `most` limits the number from each class.
+    Classes are numbered in the order of their names. Images are read when they are asked for.
+    `most` limits the number from each class.
     """
 
     def __init__(self, folder: Path, side: int, most: int | None = None):
@@ -42,7 +43,7 @@ class ImageFolder(Dataset):  # type: ignore[type-arg]
         return scale(torch.from_numpy(self.pixels(index))), self.items[index][1]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
-        """Several at once: decoding leaves the interpreter, so threads help."""
+        """Several images at once. Decoding leaves the interpreter, so threads help."""
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             return list(pool.map(self.__getitem__, indices))
 

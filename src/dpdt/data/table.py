@@ -27,13 +27,13 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A known data set: its facts, the files it needs, how to get it, and its reader.
+    """A known data set: its facts, the files it needs, where they come from, and its reader.
 
     `other` are files that will do as well.
     """
 
     facts: Facts
-    files: tuple[str, ...]  # below the data folder; none if it is built in
+    files: tuple[str, ...]  # below the data folder; none if the data set is built in
     source: str
     read: Callable[[Path], tuple[Part, Part]]
     other: tuple[str, ...] = ()
