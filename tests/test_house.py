@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "dpdt"
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEADING = "## Who imports whom"
-SLOW = {"torch", "numpy", "matplotlib", "rich", "sklearn", "transformers", "peft", "PIL"}
+SLOW = {"torch", "numpy", "scipy", "dp_accounting", "sklearn", "matplotlib", "rich"}
+SLOW |= {"transformers", "peft", "PIL"}
 
 
 def module_of(path: Path) -> str:
