@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "dpdt"
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEADING = "## Who imports whom"
 SLOW = {"torch", "numpy", "scipy", "dp_accounting", "sklearn", "matplotlib", "rich"}
-SLOW |= {"transformers", "peft", "PIL"}
+SLOW |= {"transformers", "peft", "safetensors", "PIL"}
 
 
 def module_of(path: Path) -> str:
@@ -76,18 +76,18 @@ def test_there_is_no_cycle():
 @cache
 def slow(module: str) -> bool:
     """Whether to import a module takes time."""
-    if module.split(".")[0] != "dpdt":
-        return module.split(".")[0] in SLOW
-    parents = [module.rsplit(".", i)[0] for i in range(1, module.count("."))]
-    inner = [*parents, *_at_the_top(module)]
-    return any(slow(target) for target in inner if target != module)
-
-
-@cache
-def _at_the_top(module: str) -> tuple[str, ...]:
-    tree = ast.parse(MODULES[module].read_text()) if module in MODULES else ast.Module([], [])
-    top = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    return tuple(target for target, node in imports(ast.Module(top, [])) if node in top)
+    seen, left = set(), [module]
+    while left:
+        name = left.pop()
+        if name.split(".")[0] in SLOW:
+            return True
+        if name in MODULES and name not in seen:
+            seen.add(name)
+            parents = [name.rsplit(".", i)[0] for i in range(1, name.count("."))]
+            tree = ast.parse(MODULES[name].read_text())
+            top = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+            left += [*parents, *(target for target, _ in imports(ast.Module(top, [])))]
+    return False
 
 
 def test_what_is_imported_late_takes_time_to_import():
