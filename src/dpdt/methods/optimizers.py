@@ -59,5 +59,5 @@ def restore(
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             tensor.copy_(state["parameters"][name])
-    optimizer.load_state_dict(state["optimizer"])
+    optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it writes to what it is given
     return int(state["steps"])

@@ -32,6 +32,7 @@ from dpdt.ledger import Setting
 from dpdt.mechanism import Blocks, full_precision, perturbed
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer, restore, saved
+from dpdt.methods.public import classes_of
 
 if TYPE_CHECKING:
     from dpdt.methods.gep import Gep
@@ -52,8 +53,7 @@ class GepEngine:
         self.layout = Layout(model, "model")
         expected = job.plan.header.auxiliaries
         self.executor = Executor(model, job.loss, self.layout, auxiliaries=expected, seed=job.seed)
-        with torch.no_grad():
-            classes = model(take(public, torch.arange(1))).shape[-1]
+        classes = classes_of(model, public, method.name)
         drawn = np.random.default_rng((job.seed, 4)).integers(classes, size=count(public))
         self.anchors = (public, torch.from_numpy(drawn))  # labels at random: none are public
         self.groups = _groups(self.layout, method.groups)

@@ -22,6 +22,7 @@ from dpdt.ledger import Setting
 from dpdt.mechanism import full_precision, perturbed
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer
+from dpdt.methods.public import classes_of
 
 if TYPE_CHECKING:
     from dpdt.methods.pate import Pate
@@ -43,8 +44,7 @@ class PateEngine:
         self.noise, self.train = job.noise, plan.training.train
         self.steps = 0
         self.start = copy.deepcopy(model)
-        with torch.no_grad():
-            classes = model(tree_map(torch.clone, take(self.public, torch.arange(1)))).shape[-1]
+        classes = classes_of(model, self.public, method.name)
         self.queries = plan.steps - method.teachers
         self.limit = sum(n for s, n in plan.runs if s.clip[1])  # answers that are paid for
         self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
@@ -125,10 +125,10 @@ class PateEngine:
         for _ in range(epochs):
             order = torch.randperm(count(data), generator=generator)
             for part in torch.split(order, size):
-                chosen.zero_grad()
                 loss = self.loss(model, take(data, part))
                 loss.backward()  # type: ignore[no-untyped-call]
                 chosen.step()
+                chosen.zero_grad()
                 last = float(loss.detach())
         return last
 
@@ -160,8 +160,16 @@ class PateEngine:
             "steps": self.steps,
             "counts": self.counts.clone(),
             "answers": dict(self.answers),
+            "start": _copied(self.start),  # which teachers and the student grow from
+            "model": _copied(self.model),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.answers = state["steps"], dict(state["answers"])
         self.counts.copy_(state["counts"])
+        self.start.load_state_dict(state["start"])
+        self.model.load_state_dict(state["model"])
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

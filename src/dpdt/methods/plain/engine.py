@@ -30,10 +30,10 @@ class PlainEngine:
             group["lr"] = self.method.lr * self._factor()
         with kept():
             seeded(self.seed, self.steps, 0)
-            self.optimizer.zero_grad()
             loss = self.loss(self.model, batch.data)
             loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
+        self.optimizer.zero_grad()
         self.steps += 1
         return StepResult(loss=float(loss.detach()), nonfinite=0)
 
