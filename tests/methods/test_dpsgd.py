@@ -272,18 +272,10 @@ def test_state_continues_bit_for_bit(make, number, monkeypatch):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, r"method.noise: missing"),
-        ({"noise": 1.0, "unit": "user"}, r"privacy.unit: dpsgd protects single examples"),
-        ({"noise": 1.0, "relation": "replace-one"}, r"privacy.relation: dpsgd is accounted under"),
-        ({"noise": 1.0, "memory": "none"}, r"memory: no such setting"),
-    ],
-)
-def test_what_cannot_be_is_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        train(model(), examples(), method="dpsgd", batch_size=10, **options)
+def test_to_replace_an_example_is_refused():
+    options = {"noise": 1.0, "relation": "replace-one", "batch_size": 10}
+    with pytest.raises(InputError, match=r"privacy.relation: dpsgd is accounted under add-remove"):
+        train(model(), examples(), method="dpsgd", **options)
 
 
 def test_batch_norm_is_refused():

@@ -205,9 +205,7 @@ def test_a_gradient_whose_square_overflows_in_float32_is_clipped(monkeypatch):
         assert float((a - b).norm()) == pytest.approx(clip, rel=1e-6)
 
 
-def test_without_public_examples_it_is_refused():
-    with pytest.raises(InputError, match=r"data.public: gep needs public examples"):
-        train(linear(), (X, Y), method="gep", noise=1.0, batch_size=10)
+def test_more_directions_or_groups_than_there_are_are_refused():
     with pytest.raises(InputError, match=r"method.directions: 50 public examples span at most 18"):
         gep(linear(), directions=60)
     with pytest.raises(InputError, match=r"method.groups: the model has 2 tensors"):

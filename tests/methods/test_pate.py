@@ -142,8 +142,6 @@ def test_what_depends_on_the_votes_stays_private(tmp_path):
     assert step.privacy().proven.accountant == "composition"
 
 
-def test_without_public_examples_it_is_refused():
-    with pytest.raises(InputError, match=r"data.public: pate needs public examples"):
-        train(linear(), DATA, method="pate", noise=1.0)
+def test_more_queries_than_public_examples_are_refused():
     with pytest.raises(InputError, match=r"method.queries: must be at most .* 80, found 90"):
         train(linear(), DATA, noise=1.0, queries=90, **OPTIONS)

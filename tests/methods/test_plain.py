@@ -49,14 +49,6 @@ def test_it_learns_and_promises_nothing(optimizer):
     assert not any(g.applies for g in result.privacy.guarantees)
 
 
-def test_keys_of_other_methods_are_refused():
-    model, data = problem()
-    with pytest.raises(InputError, match=r"clip: no such setting"):
-        train(model, data, method="plain", clip=1.0)
-    with pytest.raises(InputError, match=r"method: must be one of dpdt, .*plain"):
-        train(model, data, method="sgd")
-
-
 PRESET = """
 [method]
 auxiliaries = 4

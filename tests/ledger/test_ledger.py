@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dpdt.errors import InputError
 from dpdt.ledger import Block, Header, Ledger, LedgerWriter, Setting
+from dpdt.ledger.lines import chain
 
 
 def header(**options):

@@ -1,11 +1,13 @@
-"""An interrupted run goes on as if nothing had happened, for every method."""
+"""An interrupted run goes on, or is refused.
+
+That it goes on bit for bit is said of every method in tests/methods/test_conformance.py.
+"""
 
 import json
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from dpdt import config
@@ -16,73 +18,9 @@ from dpdt.runs import Run
 from dpdt.training import run as running
 from dpdt.training.run import run
 from tests.numbers import prepare
+from tests.training.interrupted import cut
 
-SETS = {
-    "dpdt": ("train.epochs=6",),
-    "dpsgd": ("train.epochs=6", "method.optimizer=adamw"),
-    "gep": ("train.epochs=4", "method.directions=10"),
-    "pate": ("method.teachers=5", "method.teacher_epochs=2", "train.epochs=2"),
-    "plain": ("train.epochs=3",),
-}
 FIXED = ("privacy.noise_seed=1", "privacy.epsilon=8.0", "audit.canaries=20")
-
-
-class Cut(running.Interrupt):
-    """Asks to stop after some steps."""
-
-    steps = 3
-
-    @property
-    def asked(self):
-        self.count = getattr(self, "count", 0) + 1
-        return self.count > self.steps
-
-    @asked.setter
-    def asked(self, value):
-        pass
-
-
-def cut(monkeypatch, chosen, path, steps=3):
-    with monkeypatch.context() as patch:
-        patch.setattr(running, "Interrupt", type("Here", (Cut,), {"steps": steps}))
-        return run(chosen, path, show_progress=False)
-
-
-@pytest.mark.parametrize("method", SETS)
-def test_bit_for_bit(method, tmp_path, monkeypatch):
-    chosen = config.load("digits", (*SETS[method], *FIXED), method)
-    outcome = cut(monkeypatch, chosen, tmp_path / "cut")
-    assert not outcome.finished
-    assert outcome.steps == 4
-    again = run(chosen, tmp_path / "cut", show_progress=False, resume=True)
-    assert again.finished
-    # the coins of the canaries are secret, so a whole run needs the same ones
-    record = json.loads((tmp_path / "cut" / "private" / "canaries.json").read_text())
-    monkeypatch.setattr(
-        running.Planted,
-        "plant",
-        classmethod(lambda cls, data, settings: cls.again(data, settings, record)),
-    )
-    whole = run(chosen, tmp_path / "whole", show_progress=False)
-    models = [load_file(tmp_path / n / "private" / "model.safetensors") for n in ("cut", "whole")]
-    for name in models[0]:
-        assert torch.equal(models[0][name], models[1][name]), name
-    assert (again.accuracy, again.steps) == (whole.accuracy, whole.steps)
-    found, full = (Ledger.read(tmp_path / n / "ledger.jsonl") for n in ("cut", "whole"))
-    assert (found.header, found.runs) == (full.header, full.runs)
-    assert found.closed
-    assert full.closed
-    assert found.voids == full.voids == []
-    # what was shown in between stands in the ledger, and is all that it has more
-    shown = [what for what in found.exports if what not in full.exports]
-    assert shown == ["the model when the run was paused after 4 steps"]
-    assert [what for what in found.exports if what not in shown] == full.exports
-    metrics = [
-        [json.loads(line)["step"] for line in (tmp_path / n / "metrics.jsonl").open()]
-        for n in ("cut", "whole")
-    ]
-    assert metrics[0] == metrics[1]
-    assert not (tmp_path / "cut" / "private" / "checkpoint.pt").exists()
 
 
 def test_steps_after_the_checkpoint_are_taken_again_but_recorded_once(tmp_path, monkeypatch):
@@ -90,9 +28,7 @@ def test_steps_after_the_checkpoint_are_taken_again_but_recorded_once(tmp_path, 
     chosen = config.load("digits", ("train.epochs=8", *FIXED))
     cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
     state = (tmp_path / "cut" / "private" / "checkpoint.pt").read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(running, "Interrupt", type("Later", (Cut,), {"steps": 2}))
-        run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+    cut(monkeypatch, chosen, tmp_path / "cut", steps=2, resume=True)
     (tmp_path / "cut" / "private" / "checkpoint.pt").write_bytes(state)
     ledger = tmp_path / "cut" / "ledger.jsonl"
     assert Ledger.read(ledger).steps == 6

@@ -15,7 +15,7 @@ from dpdt import data
 from dpdt.ledger import Ledger
 from tests.numbers import prepare, train
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def small(n=60):
