@@ -572,3 +572,49 @@ def test_the_released_model_is_as_it_was_but_for_its_weights(name):
     assert torch.equal(model[0].bias, bias)
     assert torch.equal(model.scale, torch.ones(2))
     assert not torch.equal(weights(model), started)
+
+
+@every_row
+def test_no_gradient_is_left_on_the_released_model(name):
+    model, _ = ended(name)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@rows(lambda row: not row.mappings)
+def test_mappings_are_refused_where_they_cannot_be_taken(name):
+    given = {"data": {"x": X, "labels": Y}, "public": {"x": INPUTS}}
+    with pytest.raises(InputError):
+        begin(name, Named(), **given)
+
+
+@every_row
+def test_a_state_holds_everything_wherever_the_model_starts(name, tmp_path):
+    whole, state, kept, path = interrupted(name, tmp_path)
+    model = network()
+    for p in model.parameters():
+        nn.init.normal_(p)
+    model, step, loader = begin(name, model)
+    step.writer.reopen(path)
+    step.resume(state, kept)
+    for batch in loader:
+        step(batch)
+    step.finish()
+    assert torch.equal(weights(model), whole)
+
+
+def tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value.clone()]
+    parts = value.values() if isinstance(value, dict) else value
+    return [t for part in parts for t in tensors(part)] if isinstance(value, dict | list) else []
+
+
+@every_row
+def test_a_state_stays_as_it_was_when_a_run_goes_on_from_it(name, tmp_path):
+    _, state, _, _ = interrupted(name, tmp_path)
+    before = tensors(state)
+    _, step, loader = begin(name)
+    step.load_state_dict(state)
+    for batch in loader:
+        step(batch)
+    assert all(map(torch.equal, tensors(state), before))
