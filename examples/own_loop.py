@@ -1,7 +1,8 @@
 """A loop of one's own, with the algorithm as published and numbers of one's own.
 
-There are 20 auxiliaries. Each keeps a state of its own between steps, which needs fixed mini-batches.
-The ε printed here is therefore about replacing one example. It grows as the run goes on.
+There are 20 auxiliaries. Each keeps a state of its own between steps, which needs fixed
+mini-batches. The ε printed here is therefore about replacing one example. It grows as the run goes
+on.
 """
 
 from torch import nn
