@@ -17,8 +17,8 @@ from dpdt.models.loss import answers
 def scores(planted: Planted, learner: nn.Module, start: nn.Module, public: Any) -> np.ndarray:
     """A score for each canary. `start` is the learner before the first step, which is public.
 
-    `public` are the inputs that the preconditioner was made from, if there was one: gradient
-    canaries pull in its coordinates.
+    `public` are the inputs that the preconditioner was made from, if there was one. Gradient
+    canaries pull in the coordinates of that preconditioner.
     """
     if planted.pulls is None:
         return logit(*(t.numpy() for t in answers(learner, planted.canaries)))

@@ -66,7 +66,7 @@ class Job:
 
 
 class Method:
-    """The base of all methods; what it says here is said of DP-SGD, GEP and PATE alike."""
+    """The base of all methods. What it answers by default holds for DP-SGD, GEP and PATE alike."""
 
     name: str
     lr: Any
@@ -97,7 +97,7 @@ class Method:
         )
 
     def relation(self, privacy: PrivacySettings) -> str:
-        """Which data sets are neighbours: as asked, else as the method's sampling allows."""
+        """Which data sets are neighbours: as asked for, else as the method's sampling allows."""
         return privacy.relation or "add-remove"
 
     def settled(self, problem: Problem, train: TrainSettings) -> Method:
@@ -117,7 +117,7 @@ class Method:
         raise NotImplementedError
 
     def findings(self, engine: Any, delta: float) -> dict[str, Any] | None:
-        """What its engine found out about the run besides the model. As secret as the data."""
+        """What the engine found out about the run besides the model. As secret as the data."""
         return None
 
 
