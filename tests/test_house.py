@@ -84,10 +84,15 @@ def slow(module: str) -> bool:
         if name in MODULES and name not in seen:
             seen.add(name)
             parents = [name.rsplit(".", i)[0] for i in range(1, name.count("."))]
-            tree = ast.parse(MODULES[name].read_text())
-            top = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-            left += [*parents, *(target for target, _ in imports(ast.Module(top, [])))]
+            left += [*parents, *at_the_top(name)]
     return False
+
+
+@cache
+def at_the_top(module: str) -> list[str]:
+    body = ast.parse(MODULES[module].read_text()).body
+    top = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [target for target, _ in imports(ast.Module(top, []))]
 
 
 def test_what_is_imported_late_takes_time_to_import():

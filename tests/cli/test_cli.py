@@ -210,10 +210,11 @@ def test_account_takes_delta_and_the_missing_end_from_the_run_itself(tmp_path):
 def test_account_says_what_it_leaves_out_and_why_if_asked():
     told = dpdt("account", "digits").stdout
     assert told.splitlines()[0].startswith("ε ≤ 8         proven    composition")
-    assert told.splitlines()[-1] == "2 accountants do not apply; dpdt account --all shows why"
+    assert told.splitlines()[-1] == "4 accountants do not apply; dpdt account --all shows why"
     assert "hidden-state" not in told
+    assert "paper" not in told
     told = dpdt("account", "digits", "--all").stdout
-    assert "no bound  hidden-state-contraction · there is no L2 weight decay" in told
+    assert "no bound  hidden-state-contraction · " in told
     assert "not apply" not in told
 
 
@@ -271,6 +272,8 @@ batch_size = 2500
 [privacy]
 delta = 1e-6
 [method]
+lr = 0.1
+granularity = "layer"
 auxiliaries = 40
 """
 MLP = """
@@ -281,6 +284,7 @@ epochs = 5
 [method]
 sampling = "partition"
 granularity = "tensor"
+lr = 0.1
 """
 NOISE = "noise = { conv = 0.004, norm = 0.004, linear = 0.002 }"
 CLIP = "clip = { conv = 0.004, norm = 0.002, linear = 0.001 }"

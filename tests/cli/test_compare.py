@@ -74,7 +74,7 @@ def test_it_continues_where_it_stopped(compared):
     (lost / "result.json").unlink()
     refused = dpdt(*arguments, cwd=folder)  # a finished run is not deleted
     assert refused.returncode == 2
-    assert "dpdt-2-1 is a finished run that no comparison made" in refused.stderr
+    assert "dpdt-2-1: is a finished run that no comparison made" in refused.stderr
     lines = (lost / "ledger.jsonl").read_text().splitlines(keepends=True)
     (lost / "ledger.jsonl").write_text("".join(lines[:-1]))  # as if it had been interrupted
     again = dpdt(*arguments, "--figure", "f.svg", cwd=folder)

@@ -1,4 +1,4 @@
-"""From a ledger to guarantees. Pure functions of the ledger; no torch."""
+"""From a ledger to guarantees. All functions are pure. None needs torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "check_delta",
 ]
 
-# Composition is first: where it does not hold nothing does, and its reason is the table's.
+# Composition is first: if nothing is proven, the table begins with why composition does not hold.
 ACCOUNTANTS: tuple[Accountant, ...] = (
     Composition(),
     HiddenStateConvex(),
@@ -65,9 +65,9 @@ def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) ->
 
 
 def check_delta(delta: float, examples: int, *, allow_large: bool = False) -> None:
-    """Refuse a δ that guarantees nothing, unless it is asked for; warn of one that says little.
+    """Refuse a δ that guarantees nothing, unless `allow_large`. Warn of one that says little.
 
-    With probability δ anything may happen: to publish one example of n, drawn at random, as it is
+    With probability δ anything may happen. Publishing one example of n as it is, drawn at random,
     has ε = 0 at δ = 1/n.
     """
     if not (isinstance(delta, float) and 0.0 < delta < 1.0):

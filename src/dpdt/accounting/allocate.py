@@ -1,9 +1,9 @@
 """The paper's budget allocation: how much of the privacy loss each kind of block may cause.
 
 The cost of kind g is the sum of (C/σ)² over its blocks. The equal baseline gives conv, norm and
-linear a third each; a boost r_g of kind g shifts the shares to r_g : 1 : 1. So 1.5 gives the
-paper's 43 : 29 : 28, which its text puts at r_g = 1.25 and, rightly, its appendix at 1.5.
-Two modes meet the shares from the run's own settings:
+linear a third each. A boost r_g of kind g shifts the shares to r_g : 1 : 1. So 1.5 gives the
+paper's 43 : 29 : 28. The paper's text puts these shares at r_g = 1.25. Its appendix puts them at
+1.5, which is right. Two modes meet the shares from the run's own settings:
 
     noise   σ_g alone changes, C_g stays
     joint   both change by the same factor: C_g up and σ_g down, or the other way round
@@ -28,7 +28,7 @@ BISECTIONS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What one allocation multiplies each kind's clip and noise by; `shares` are per cents."""
+    """What one allocation multiplies each kind's clip and noise by. `shares` are per cents."""
 
     kind: str | None  # the boosted kind; None for the equal baseline
     boost: float
@@ -109,7 +109,7 @@ def _hold(ledger: Ledger, target: float, delta: float, accountant: Accountant) -
 
 
 def _percent(shares: dict[str, float]) -> dict[str, int]:
-    """Whole per cents that add up to 100; what is left goes to the last, as in the paper."""
+    """Whole per cents that add up to 100. What is left goes to the last kind, as in the paper."""
     rounded = {k: round(100 * s) for k, s in shares.items()}
     last = list(rounded)[-1]
     rounded[last] += 100 - sum(rounded.values())

@@ -18,7 +18,7 @@ REACH = 60.0  # the logarithm of the largest factor that is tried
 
 
 def scaled(ledger: Ledger, factor: float, kinds: Collection[str] | None = None) -> Ledger:
-    """The ledger of the same run with the noise of some kinds of block (or all) multiplied."""
+    """The ledger of the same run, with the noise of some kinds of block (or all) multiplied."""
     chosen = [kinds is None or block.kind in kinds for block in ledger.header.blocks]
     runs = [
         replace(

@@ -1,28 +1,28 @@
 """Composition: sound for any loss and architecture, whatever iterates are seen.
 
 A step of Algorithm 1 is a Gaussian mechanism. Replacing what one auxiliary holds moves its
-contribution from one point of the C-ball to another, so the mean over K auxiliaries moves by at
-most 2C/K; rounding to the lattice may add r_g (Setting.rounding). With noise σ_g in block g
+contribution from one point of the C-ball to another. So the mean over K auxiliaries moves by at
+most 2C/K. Rounding to the lattice may add r_g (Setting.rounding). With noise σ_g in block g
 
     μ_t² = Σ_g ((2 C_g / K + r_g) / σ_g)²
 
-Steps that a record influences add up in μ², a step of the plan as often as it was taken. Which they
-are depends on what auxiliaries remember:
+The steps that a record influences add up in μ². A step of the plan counts as often as it was taken.
+Which steps a record influences depends on what auxiliaries remember:
 
     memory auxiliary                         every step
     shared, none · example · fixed           the steps of its mini-batch: max_m Σ_epochs μ²
     shared, none · example · reshuffled      one step an epoch: Σ_epochs max_m μ²
     shared, none · shard, user               every step
 
-Under Poisson sampling a step is a subsampled Gaussian mechanism with noise multiplier 1/μ_t (with
-C/K for 2C/K if every example is its own contribution, since removing it then moves the sum by C),
-accounted by the privacy-loss distributions of dp-accounting under add/remove. Where every example
-is its own contribution replace-one holds too: dp-accounting's relation of that name takes an absent
-example to contribute 0, which is then true.
+Under Poisson sampling a step is a subsampled Gaussian mechanism with noise multiplier 1/μ_t. If
+every example is its own contribution, C/K stands for 2C/K, since removing the example moves the sum
+by C. The step is accounted by the privacy-loss distributions of dp-accounting under add/remove.
+Where every example is its own contribution, replace-one holds too: dp-accounting's relation of that
+name takes an absent example to contribute 0, which is then true.
 
-These distributions are computed in float64, which loses or invents some probability at every step:
-against 80-bit arithmetic and exact tails at most 3e-16 a step. ROUNDOFF, three times as much, is
-taken off δ for each step. A δ of which that is no small part is refused.
+These distributions are computed in float64, which loses or invents some probability at every step.
+Against 80-bit arithmetic and exact tails the error was at most 3e-16 a step. ROUNDOFF, three times
+as much, is taken off δ for each step. A δ of which this is no small part is refused.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def squared_mu(setting: Setting, header: Header) -> float:
 
 
 class Composition:
-    """`coarse` computes Poisson sampling on a coarser grid: faster, sound, a little larger."""
+    """The sum over all steps. `coarse` takes a coarser grid for Poisson sampling.
+
+    The coarser grid is faster and sound. Its ε is a little larger.
+    """
 
     name = "composition"
 
@@ -147,7 +150,7 @@ def _poisson_epsilon(ledger: Ledger, delta: float, coarse: bool) -> float:
 
     header = ledger.header
     if _mean_loss(ledger) > HOPELESS:
-        # Sound: as if all took part in every step. To replace an example is to remove and add one.
+        # Sound: as if all took part in every step. Replacing an example is removing and adding one.
         total = sum(squared_mu(r.setting, header) * r.steps for r in ledger.runs)
         return epsilon_of(math.sqrt(total) * (2.0 if header.per_example else 1.0), delta)
     relation = {

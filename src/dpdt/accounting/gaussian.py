@@ -32,9 +32,9 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def bisect(reached: Callable[[float], bool], low: float, high: float) -> float:
-    """Where `reached` turns true between low and high, rounded up to a number where it is true.
+    """Where `reached` turns true between low and high, rounded up to a number that reaches it.
 
-    By hand because scipy.optimize takes longer to import than everything else together.
+    Written by hand, because scipy.optimize takes longer to import than everything else together.
     """
     while high - low > 1e-14 * high:
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""What an accountant says of a run: a number, and the conditions it rests on."""
+"""What an accountant says of a run: a number, and the conditions that the number rests on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_CLOSED = "not closed    the ledger has no end: steps after its last line are
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """A sentence a user understands, whether it holds for this run, and why."""
+    """A sentence that a user understands, whether it holds for this run, and why."""
 
     text: str
     holds: bool
@@ -24,7 +24,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """(ε, δ)-differential privacy as computed by one accountant; a claim unless `valid`."""
+    """(ε, δ)-differential privacy as one accountant computes it. Unless `valid`, it is a claim."""
 
     accountant: str
     epsilon: float
@@ -157,7 +157,10 @@ class Privacy:
 
     @property
     def proven(self) -> Guarantee | None:
-        """The headline. A guarantee against who sees all iterates also holds for the last one."""
+        """The headline.
+
+        A guarantee that allows an observer to see all iterates also holds if only the last is seen.
+        """
         seen = {"last iterate": ("last iterate", "all iterates")}.get(
             self.observer, (self.observer,)
         )
@@ -259,7 +262,7 @@ def _short(x: float) -> str:
 
 
 def shown(x: float, rounding: str = ROUND_HALF_EVEN) -> str:
-    """Four digits. An upper bound is rounded up, a lower one down, so that both stay true."""
+    """Four digits. To stay true, an upper bound must be rounded up and a lower bound down."""
     if math.isinf(x):
         return "∞"
     x = float(Context(prec=4, rounding=rounding).create_decimal_from_float(x))

@@ -1,22 +1,24 @@
-"""Guarantees for who sees only the last iterate, where they are true.
+"""Guarantees against an observer who sees only the last iterate, where such guarantees are true.
 
-`hidden-state-convex`: noisy gradient descent on a smooth convex loss, where clipping is impossible
-a priori. With M steps an epoch, E epochs, Δ the sensitivity of the mean contribution, c = c_F·c_T
-the Lipschitz constant of a step (Bok, Su and Altschuler 2024):
+`hidden-state-convex` is about noisy gradient descent on a smooth convex loss, where clipping is
+impossible a priori. M is the number of steps an epoch, E that of epochs, Δ the sensitivity of the
+mean contribution, and c = c_F·c_T the Lipschitz constant of a step. Then (Bok, Su and Altschuler
+2024):
 
     μ = (Δ/σ) √( 1 + c^{2M−2} (1−c²)/(1−c^M)² · (1−c^{M(E−1)})/(1+c^{M(E−1)}) )     for c < 1
     μ = (Δ/σ) √( 1 + (E−1)/M )                                                      for c = 1
 
-`hidden-state-contraction`: no smoothness at all. Every auxiliary may react to a shifted θ, so the
-displacement is 2C a step, and only weight decay (c = 1/(1+λη̂) < 1) forgets:
+`hidden-state-contraction` needs no smoothness at all. Every auxiliary may react to a shifted θ, so
+the displacement is 2C a step. Only weight decay (c = 1/(1+λη̂) < 1) forgets:
 
     μ = √(Σ_g (2C_g/σ_g)²) · √( (1+c)/(1−c) · (1−c^T)/(1+c^T) )
 
 What rounding can add to the mean (Setting.rounding) is added to Δ and to 2C_g.
 
 The argument allows displacements that depend on the whole past, so auxiliaries may remember. With
-memory `shared` and V = I the direction has the further part (2ρη−1)π̂ with ‖π̂‖ ≤ C, which makes the
-displacement (1 + |2ρη−1|) times as large; with another V it has no bound, and is refused.
+memory `shared` and V = I the direction has the further part (2ρη−1)π̂ with ‖π̂‖ ≤ C. This part makes
+the displacement (1 + |2ρη−1|) times as large. With another V the displacement has no bound, and the
+run is refused.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def contraction_mu(ratio: float, steps: int, log_c: float) -> float:
 
 
 class _HiddenState(ABC):
-    """What the two accountants share: conditions first, a number only if they hold."""
+    """What the two accountants share: conditions come first, and a number only if all hold."""
 
     name = ""
 
@@ -120,6 +122,8 @@ def _rounding(setting: Setting) -> float:
 
 
 class HiddenStateConvex(_HiddenState):
+    """The convex bound."""
+
     name = "hidden-state-convex"
 
     def unsupported(self, header: Header) -> str | None:
@@ -246,6 +250,8 @@ def _displacements(setting: Setting) -> tuple[float, ...]:
 
 
 class HiddenStateContraction(_HiddenState):
+    """The contraction bound."""
+
     name = "hidden-state-contraction"
 
     def unsupported(self, header: Header) -> str | None:

@@ -1,7 +1,8 @@
-"""The paper's hidden-state bound, as published. Offered to reproduce the paper; not valid.
+"""The paper's hidden-state bound, as published. It is here to reproduce the paper, and not valid.
 
-For each block and each position m0 of the record, v stands for 1/c of the log-Sobolev sequence,
-n = (η̂σ)² is the variance added to θ, L_F = 1 − η_θ, L_T the Lipschitz constant of Prox:
+The recursion is run for each block and each position m0 of the record. In it v stands for 1/c of
+the log-Sobolev sequence, n = (η̂σ)² is the variance added to θ, L_F is 1 − η_θ, and L_T is the
+Lipschitz constant of Prox:
 
     v = 0, a = 0
     each step:   a ← a + C²/(K²σ²)                     if the mini-batch is m0
@@ -9,16 +10,16 @@ n = (η̂σ)² is the variance added to θ, L_F = 1 − η_θ, L_T the Lipschitz
                  v ← L_T² (L_F² v + n)
     ε_RDP(α) = 1/(α−1) · log( (1/M) Σ_{m0} exp((α−1) α Σ_g a_g(m0)) )
 
-`paper-per-block` takes the mixture over m0 inside each block and adds up: smaller still, and wrong
-for a further reason, since all blocks share m0.
+`paper-per-block` takes the mixture over m0 inside each block, and adds the blocks up. Its number is
+smaller still. It is wrong for a further reason: all blocks share m0.
 
-The recursion is what the paper's corollary says. Of the two closed forms it prints, the one in the
-proof agrees with it (base 1/(L_F²L_T²)) once two slips of its last line are mended: the exponent
-must be (M−1)(E−l) + M − m0, and the product over epochs starts at l+1. The Λ of the theorem has the
-reciprocal base and agrees with neither. docs/what-epsilon-means.md has the argument why the bound
-does not hold, with a counterexample.
+The recursion is what the paper's corollary says. The paper prints two closed forms. The one in the
+proof has base 1/(L_F²L_T²). It agrees with the recursion once two slips of its last line are
+mended: the exponent must be (M−1)(E−l) + M − m0, and the product over epochs starts at l+1. The Λ
+of the theorem has the reciprocal base and agrees with neither. docs/what-epsilon-means.md argues
+why the bound does not hold, and has a counterexample.
 
-Here the recursion is unrolled: with d = log(1 + n/(L_F² v))/L_T² for each step,
+Here the recursion is unrolled. With d = log(1 + n/(L_F² v))/L_T² for each step,
 a(m0) = Σ over steps t at m0 of C²/(K²σ²) · exp(−Σ of d over later steps that are not at m0).
 """
 
@@ -165,7 +166,7 @@ def leak(
 def _decays(
     settings: list[Setting], counts: list[int], values: tuple[tuple[float, float], ...]
 ) -> Iterator[np.ndarray]:
-    """d of every step, run by run; within a run v has a closed form."""
+    """d of every step, run by run. Within a run v has a closed form."""
     v = 0.0
     for setting, count, (_, noise) in zip(settings, counts, values, strict=True):
         n = (setting.step_size * noise) ** 2

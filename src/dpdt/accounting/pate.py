@@ -1,16 +1,16 @@
 """What the votes of PATE's teachers cost (Papernot et al. 2018, "Scalable private learning").
 
-    GNMax: argmax_j (n_j + N(0, σ²)).  One example changes one vote, the counts move by √2:
+    GNMax: argmax_j (n_j + N(0, σ²)).  One example changes one vote, so the counts move by √2:
         ε(λ) = λ/σ²                                            data-independent
-    Where the teachers agree, the winner is almost sure and the answer costs less. With q the chance
-    that noise changes the winner, q ≤ ½ Σ_{j≠j*} erfc((n_j* − n_j)/(2σ)):
+    Where the teachers agree, the winner is almost sure and the answer costs less. The chance q that
+    noise changes the winner is at most ½ Σ_{j≠j*} erfc((n_j* − n_j)/(2σ)). Then
         ε(λ) ≤ log((1−q)·A^(λ−1) + q·B^(λ−1)) / (λ−1)           data-dependent (their Theorem 6)
         A = (1−q)/(1 − (q e^{ε₂})^{(μ₂−1)/μ₂}),  B = e^{ε₁}/q^{1/(μ₁−1)}
         μ₂ = σ√log(1/q), μ₁ = μ₂ + 1, ε_i = μ_i/σ²
     Threshold: max_j n_j + N(0, σ₁²) ≥ T moves by 1: ε(λ) = λ/(2σ₁²).
 
-The data-dependent value is computed from private votes. It is itself private: it must not be
-published, and it is never the headline here.
+The data-dependent value is computed from private votes, so the value is private itself. It must not
+be published, and it is never the headline here.
 """
 
 from __future__ import annotations

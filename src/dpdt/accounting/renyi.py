@@ -21,7 +21,7 @@ ORDERS = np.concatenate(
 
 
 def epsilon_of_rdp(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
-    """The best ε over the orders, at least 0; infinite if every divergence is."""
+    """The best ε over the orders, at least 0. If every divergence is infinite, so is ε."""
     with np.errstate(invalid="ignore"):
         values = (
             divergences + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)

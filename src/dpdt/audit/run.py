@@ -94,7 +94,7 @@ def audit(
     privacy = account(target.ledger, asked.delta, allow_large_delta=asked.allow_large_delta)
     bound, area = None, None
     if target.planted is not None:
-        marks = scores(target.planted, target.learner, target.start, target.whitened_by)
+        marks = scores(target, target.planted)
         chosen = target.planted.included
         bound = one_run(marks, chosen, delta=privacy.delta, beta=1 - confidence)
         if 0 < chosen.sum() < len(chosen):

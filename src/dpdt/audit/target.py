@@ -28,7 +28,12 @@ class Target:
     learner: nn.Module
     start: nn.Module  # the learner as it was before the first step, which is public
     planted: Planted | None
-    whitened_by: Any  # the public inputs that its preconditioner was made from, if there is one
+    public: Any  # inputs without labels that were public
+
+    @property
+    def whitened(self) -> bool:
+        """Whether it was trained in the coordinates that public inputs give."""
+        return self.ledger.header.preconditioner == PUBLIC
 
     @property
     def members(self) -> np.ndarray:
@@ -58,5 +63,5 @@ class Target:
             learner=models.learner(model, chosen.model, chosen.train.augment).eval(),
             start=models.learner(start, chosen.model, chosen.train.augment),
             planted=planted,
-            whitened_by=public if ledger.header.preconditioner == PUBLIC else None,
+            public=public,
         )

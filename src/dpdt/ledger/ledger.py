@@ -47,7 +47,10 @@ class Ledger:
         return self.steps != self.reached
 
     def append(self, setting: Setting, steps: int = 1, start: int | None = None) -> None:
-        """Add steps, numbered from `start` (otherwise where the last ended); merges equal ones."""
+        """Add steps that are numbered from `start`, or else from where the last one ended.
+
+        Consecutive steps of one setting become one run.
+        """
         start = self.position if start is None else start
         if self.runs and self.runs[-1].setting == setting and self.position == start:
             last = self.runs.pop()
@@ -56,11 +59,11 @@ class Ledger:
 
     @classmethod
     def read(cls, path: str | Path) -> Ledger:
-        """Read a ledger file, checking its hash chain.
+        """Read a ledger file, and check its hash chain.
 
-        A torn last line is what an interrupted run leaves behind; since lines are written before
-        the step they announce, that step never ran. Any other damage is refused, and so is what
-        this version does not know.
+        An interrupted run may leave a torn last line. A line is written before the step that it
+        announces, so that step never ran. Any other damage is refused, and so is what this version
+        does not know.
         """
         path = Path(path)
         try:

@@ -73,7 +73,10 @@ def setting_of(record: dict[str, Any], blocks: int) -> Setting:
 
 
 def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:
-    """The values of a dataclass; an unknown key, or a missing one without default, is refused."""
+    """The values of a dataclass.
+
+    An unknown key is refused, and so is a missing one that has no default.
+    """
     known = {f.name: f for f in fields(kind)}
     unknown = set(record) - set(known) - {"kind", "hash"}
     if unknown:

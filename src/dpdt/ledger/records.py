@@ -29,7 +29,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What one step does: per block the clipping threshold C and the noise σ, and the step on θ."""
+    """What one step does: the clipping threshold C and noise σ of each block, and the step on θ."""
 
     clip: tuple[float, ...]
     noise: tuple[float, ...]
@@ -79,7 +79,7 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`steps` consecutive steps with one setting; the first is number `start` of the plan.
+    """Consecutive steps with one setting. The first of them is number `start` of the plan.
 
     Runs follow each other without a gap, unless a state was loaded and steps were taken again.
     """

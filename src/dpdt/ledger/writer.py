@@ -18,12 +18,12 @@ SYNC = 1.0  # seconds: a step's record reaches the disk within them, and before 
 
 
 class LedgerWriter:
-    """Appends to a ledger in memory and, once a file is open, to that.
+    """Appends to a ledger in memory and, once a file is open, to the file.
 
     Guarantees: `step` returns only after the record of the step was handed to the operating system.
-    It is on the disk itself before anything leaves the run: `sync` is called by exports and by the
-    end, must be called before a checkpoint is written, and else once in SYNC seconds. No step can
-    be recorded after `pause` or `close`.
+    The record is on the disk itself before anything leaves the run: exports, voids and the end
+    call `sync`, and so does a step once in SYNC seconds. Whoever writes a checkpoint must call
+    `sync` first. No step can be recorded after `pause` or `close`.
     """
 
     def __init__(self, header: Header):
@@ -47,7 +47,7 @@ class LedgerWriter:
         _sync_folder(Path(path).parent)
 
     def reopen(self, path: str | Path) -> None:
-        """Continue the file of a run that was interrupted; a torn last line is cut off.
+        """Continue the file of a run that was interrupted. A torn last line is cut off.
 
         The run must be the same: what its header says may not have changed.
         """
@@ -82,7 +82,7 @@ class LedgerWriter:
             )
 
     def step(self, setting: Setting, number: int | None = None) -> None:
-        """Record one step, before it is taken; `number` is its own in the plan."""
+        """Record one step, before it is taken. `number` is the step's own in the plan."""
         self.refuse_ended()
         number = self.ledger.position if number is None else number
         if setting != self._setting:
@@ -108,14 +108,14 @@ class LedgerWriter:
             self.sync()
 
     def close(self) -> None:
-        """Record that the run ended on purpose; nothing may follow."""
+        """Record that the run ended on purpose. Nothing may follow."""
         if not self.ledger.closed:
             self._write({"kind": "end", "steps": self.ledger.steps})
             self.ledger.closed = True
         self.pause()
 
     def pause(self) -> None:
-        """End what this writer records; a run that was interrupted may be continued by another."""
+        """End what this writer records. Another writer may continue a run that was interrupted."""
         self._ended = True
         if self._file is not None:
             self.sync()

@@ -8,7 +8,7 @@ mislabelled   the example itself with a wrong label; the stand-in has the right 
 noise         a random input with a random label; the stand-in is another
 gradient      no example at all, but a pull on one coordinate of what is trained; the stand-in pulls
               the other way. The attack is white-box: the attacker compares that coordinate of the
-              released model with its public start
+              released model with a reference run without canaries and noise (audit/canaries.py)
 
 Canaries never change the plan: they are planted after it is made. A pull is as strong as clipping
 allows. Where the model's construction bounds gradients, a guarantee may rest on that bound, so a

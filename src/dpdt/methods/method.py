@@ -6,8 +6,8 @@ answer everything that the rest of the library asks of a method, so nothing asks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from dpdt.errors import InputError
 from dpdt.methods.settings import PrivacySettings, TrainSettings
@@ -115,6 +115,10 @@ class Method:
     def engine(self, job: Job) -> Engine:
         """What takes the steps of a plan."""
         raise NotImplementedError
+
+    def without_noise(self, setting: Setting) -> Self:
+        """The method as a step with this setting went, but for its noise; for audits."""
+        return replace(self, noise=0.0)  # type: ignore[type-var]
 
     def findings(self, engine: Any, delta: float) -> dict[str, Any] | None:
         """What the engine found out about the run besides the model. As secret as the data."""

@@ -41,7 +41,7 @@ def _interval(value: float, interval: tuple[float, float]) -> str:
 
 
 def verdict(report: Report) -> str:
-    """One sentence."""
+    """What the attacks mean for the run's guarantees, in a sentence or two."""
     if report.one_run is None:
         return (
             "No bound on ε was measured: the run has no canaries. Train one with "
@@ -82,7 +82,7 @@ def draw(curves: Curves, path: Path) -> None:
 
 
 def worst_case_table(cases: list[Case]) -> str:
-    """Every memory at its last epoch: measured, and every accountant's number with its verdict."""
+    """Every memory at its last epoch: what was measured, and every accountant with its verdict."""
     lines = []
     for case in _last(cases):
         lines.append(
@@ -103,7 +103,7 @@ def _last(cases: list[Case]) -> list[Case]:
 
 
 def draw_worst_case(cases: list[Case], path: Path) -> None:
-    """ε over epochs for each memory: claimed flat, measured rising, proven above both."""
+    """ε over epochs for each memory: claims are flat, measured ε rises, proven ε is above both."""
     memories = list(dict.fromkeys(case.memory for case in cases))
     figure, panels = new_figure(columns=len(memories))
     for axes, memory in zip(np.atleast_1d(panels), memories, strict=True):

@@ -33,7 +33,7 @@ def _number(x: float | None, otherwise: str, rounding: str = ROUND_HALF_EVEN) ->
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Accuracy over proven ε, a line for each method; plain training as a level."""
+    """Accuracy over proven ε, with a line for each method. Plain training is a level."""
     figure, axes = new_figure()
     for method in dict.fromkeys(row["method"] for row in rows):
         mine = [row for row in rows if row["method"] == method]

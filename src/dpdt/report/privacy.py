@@ -45,7 +45,7 @@ def over_epochs(ledger: Ledger, delta: float) -> dict[str, Any]:
 
 
 def draw_over_epochs(ledger: Ledger, delta: float, path: Path) -> None:
-    """Every accountant in one picture: valid ones solid, claims dashed."""
+    """Every accountant in one picture. Valid bounds are solid, claims are dashed."""
     figure, axes = new_figure()
     curves = over_epochs(ledger, delta)
     for accountant in ACCOUNTANTS:

@@ -30,7 +30,7 @@ from dpdt.fields import (
     positive,
     table_of,
 )
-from dpdt.ledger import Header
+from dpdt.ledger import Header, Setting
 from dpdt.methods import rate
 from dpdt.methods.dpdt.checks import check
 from dpdt.methods.method import Engine, Job, Method, Training
@@ -232,6 +232,10 @@ class Dpdt(Method):
             auxiliary_weight_decay=self.auxiliary_weight_decay,
             averaging=averaging,
         )
+
+    def without_noise(self, setting: Setting) -> Dpdt:
+        """The learning rate stays the one that fitted the noise."""
+        return replace(self, noise=0.0, lr=setting.lr)
 
     def engine(self, job: Job) -> Engine:
         from dpdt.methods.dpdt.engine import engine
