@@ -42,7 +42,7 @@ class Engine(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the run needs to continue, but for its noise. As secret as the data."""
+        """Everything that the run needs to continue, except its noise. As secret as the data."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -117,7 +117,7 @@ class Method:
         raise NotImplementedError
 
     def without_noise(self, setting: Setting) -> Self:
-        """The method as a step with this setting went, but for its noise; for audits."""
+        """The method as it took a step with this setting, but without noise. For audits."""
         return replace(self, noise=0.0)  # type: ignore[type-var]
 
     def findings(self, engine: Any, delta: float) -> dict[str, Any] | None:

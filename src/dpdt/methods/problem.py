@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A model to be trained on so many examples."""
+    """A model, and the number of examples that it is trained on."""
 
     examples: int
     parameters: tuple[Parameter, ...]  # what is trained
