@@ -1,4 +1,8 @@
-"""One call: train a classifier on digits with a proven ε of 8. No learning rate is tuned."""
+"""One call: train a classifier on digits with a proven ε of 8.
+
+No learning rate is given, and none is tuned: it follows from the noise. The ε is about adding or
+removing one example.
+"""
 
 from torch import nn
 

@@ -1,4 +1,9 @@
-"""A loop of one's own: BatchNorm made ready, 20 auxiliaries that remember, ε as it grows."""
+"""A loop of one's own, with the algorithm as published and numbers of one's own.
+
+There are 20 auxiliaries. Each keeps a state of its own between steps, which needs fixed
+mini-batches. The ε printed here is therefore about replacing one example. It grows as the run goes
+on.
+"""
 
 from torch import nn
 
@@ -6,7 +11,7 @@ import dpdt
 from dpdt.data import load
 
 digits = load("digits")
-model = dpdt.make_private_ready(
+model = dpdt.make_private_ready(  # BatchNorm mixes examples: it becomes GroupNorm
     nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
 )
 step, loader = dpdt.prepare(
@@ -16,6 +21,8 @@ step, loader = dpdt.prepare(
     batch_size=360,
     auxiliaries=20,
     memory="auxiliary",
+    sampling="partition",
+    granularity="layer",
     preconditioner="rmsprop",
     lr=1e-3,
     penalty=10.0,

@@ -1,4 +1,9 @@
-"""User-level privacy: a user's examples share an auxiliary, and ε protects the whole user."""
+"""User-level privacy: ε protects everything that one user owns.
+
+All examples of a user go to the same auxiliary. Mini-batches are fixed, so this ε is about
+replacing one user. The rule for the learning rate does not cover this case, so `lr` and `penalty`
+are given.
+"""
 
 from torch import nn
 
@@ -12,13 +17,14 @@ result = dpdt.train(
     digits.train,
     users=users,
     unit="user",
-    memory="auxiliary",
     auxiliaries=100,
+    memory="auxiliary",
+    sampling="partition",
     epochs=2,
     batch_size=480,
     epsilon=8.0,
     lr=0.1,
+    penalty=1.0,
     clip=1.0,
-    granularity="model",
 )
 print(result.privacy)

@@ -8,7 +8,7 @@ Two kinds of evidence, which must not be confused:
   of Steinke, Nasr and Jagielski (2023) holds.
 
 Guarantees: a bound exceeds the truth with probability at most β. Thresholds are chosen on trials
-that are not evaluated; where several numbers of guesses are tried, β is divided among them.
+that are not evaluated. Where several numbers of guesses are tried, β is divided among them.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Measured:
 def measure(positive: np.ndarray, negative: np.ndarray, *, delta: float, beta: float) -> Measured:
     """The bounds that scores of independent runs on D and on D′ prove.
 
-    High scores speak for D. Thresholds are chosen on every fourth trial and judged on the others; ε
-    and μ have a threshold each and half of β each.
+    High scores speak for D. Thresholds are chosen on every fourth trial and judged on the others. ε
+    and μ have a threshold each, and half of β each.
     """
     if min(len(positive), len(negative)) < 8:
         raise InputError(
@@ -155,8 +155,9 @@ class OneRun:
 def one_run(scores: np.ndarray, included: np.ndarray, *, delta: float, beta: float) -> OneRun:
     """The bound that the scores of canaries prove; high scores speak for "was included".
 
-    With r guesses the r/2 highest are guessed in, the r/2 lowest out, and the rest is left open. r
-    runs over m, m/2, m/4, … down to 8, fixed before any score is seen.
+    With r guesses, the r/2 canaries of highest score are guessed in and the r/2 of lowest score
+    out. For the rest no guess is made. r runs over m, m/2, m/4, … down to 8, which is fixed before
+    any score is seen.
     """
     canaries = len(scores)
     if canaries < 8:

@@ -1,14 +1,14 @@
 """LiRA: is the model's answer likelier with the example in or out? (Carlini et al. 2022.)
 
-Shadow models are trained with the run's own settings on sets that differ in the *targets*, some
-members and as many held-out examples. Every shadow holds all other training examples and a random
-half of the targets, so it is as large as the run itself and costs the same. Per target, the
-answers of shadows with and without it are two Gaussians:
+*Targets* are some members and as many held-out examples. Shadow models are trained with the run's
+own settings. Every shadow holds a random half of the targets and all other training examples, so
+its training set is as large as the run's own. For each target, the answers of shadows with it and
+without it are modelled as two Gaussians:
 
     online    log N(s; in) − log N(s; out)
     offline   Φ((s − mean out) / deviation out)
 
-The deviation is pooled over targets: with few shadows that is better than one for each.
+The deviation is pooled over targets. With few shadows that is better than one for each target.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Metric attacks: guess membership from what the model says of an example (Song & Mittal 2021).
 
-Every attack is a score that is high for examples the model seems to know, and a threshold for it,
-one for all or one for each class, learnt on one half of the examples and judged on the other.
+Every attack is a score that is high for examples that the model seems to know, and a threshold for
+it. There is one threshold for all, or one for each class. It is learnt on one half of the examples
+and judged on the other.
 
-These are attacks on *one* model. They tell how well members can be told from others, not how large
-ε is: what a model says of its examples is not a set of independent trials (see bounds.py).
+These are attacks on *one* model. They say how well members can be told from others. They do not say
+how large ε is: what a model says of its examples is not a set of independent trials (see
+bounds.py).
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def confidence(a: Answers) -> np.ndarray:
 
 
 def loss(a: Answers) -> np.ndarray:
-    """Minus the cross-entropy: the same order as `confidence`, other thresholds' scale."""
+    """Minus the cross-entropy. It orders examples as `confidence` does, on another scale."""
     return np.asarray(np.log(np.maximum(a.own, TINY)))
 
 

@@ -75,7 +75,7 @@ def audit(
     """Attack a run's released model; the results are also kept in its private/audit.json.
 
     Metric attacks compare training examples with held-out ones. Canaries, if the run has any, give
-    a lower bound on ε. With `shadows` as many models are trained for LiRA, on all cores.
+    a lower bound on ε. With `shadows`, that many models are trained for LiRA, on all cores.
     """
     target = Target.read(path)
     examples, seed = target.examples, target.folder.config.train.seed

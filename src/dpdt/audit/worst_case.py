@@ -1,13 +1,15 @@
 """The worst case, run through the real engine: does an accountant's number survive it?
 
 The loss is linear, ℓ(θ; x) = ⟨x, θ⟩. All examples are 0 but one, which is x in D and −x in D′. What
-this record does to a coordinate of θ then depends on nothing else, so with every coordinate clipped
-by itself one run is thousands of independent trials of a one-parameter model: half of them train on
-D, half on D′. Only the last iterate is looked at; since nothing in the run depends on how long it
-will last, the iterate after E epochs is the last one of a run of E epochs.
+this record does to a coordinate of θ then depends on no other coordinate. So if every coordinate is
+clipped by itself, one run is thousands of independent trials of a one-parameter model. Half of them
+train on D, half on D′.
+
+Only the last iterate is looked at. Nothing in the run depends on how long it will last, so the
+iterate after E epochs is the last one of a run of E epochs.
 
 The record lies in the last mini-batch of the epoch. x is as large as clipping makes it useful. The
-threshold for guessing is chosen on one half of the trials and judged on the other.
+threshold for guessing is chosen on a quarter of the trials and judged on the rest.
 
 Guarantees: all numbers of a report hold at once with its confidence.
 """
@@ -33,11 +35,13 @@ from dpdt.lattice import on_lattice
 from dpdt.ledger import Block, Header, Ledger, Setting
 from dpdt.noise import Randomness
 
-# |x|, in units of what is just not clipped where nothing is remembered. A little less is as bad as
-# any there, and keeps to the conditions of the convex bound; multipliers are better fed with more.
+# |x|, in units of the largest x that is not clipped where nothing is remembered. There, a little
+# less is as bad as any, and keeps to the conditions of the convex bound. With memory, multipliers
+# are better fed with more.
 SIZE = {"auxiliary": 10.0, "shared": 10.0, "none": 0.999}
-# K: of the paper where auxiliaries remember, which makes a record heard at every step. Elsewhere it
-# is heard once an epoch, and among 40 hardly at all.
+# K. Where auxiliaries remember, a record influences every step, and K is that of the paper.
+# Elsewhere a record influences one step an epoch, and among 40 auxiliaries it would hardly be
+# noticed.
 AUXILIARIES = {"auxiliary": 40, "shared": 2, "none": 2}
 
 

@@ -34,7 +34,10 @@ def command(
     figure: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what a run guarantees: of a preset or file if it were run, of a run folder as it was."""
+    """Say what a run guarantees.
+
+    A preset or file is accounted as if it were run. A run's folder is accounted as the run was.
+    """
     if allow_large_delta and not is_run(source):
         overrides += ("privacy.allow_large_delta=true",)
     ledger, chosen = ledger_of(source, overrides, method)

@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """Split the privacy budget over conv, norm and linear blocks, at the same total ε.
 
-    The equal baseline, then each kind boosted by a factor r, by noise alone and jointly with clip.
-    What is printed can be pasted into [method].
+    First comes the equal baseline, then each kind boosted by a factor r: by noise alone, and by
+    noise and clip together. What is printed can be pasted into [method].
     """
     chosen = config.load(source, overrides)
     decided, recipe = paste.recipe_of(chosen, "allocate")

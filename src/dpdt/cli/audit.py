@@ -55,9 +55,9 @@ def command(
 ) -> int:
     """Try to break a guarantee.
 
-    RUN is the folder of a finished run: its model is attacked by membership inference, and canaries
-    planted with --set audit.canaries=… give a lower bound on ε. The results are private; they are
-    kept in the run's private/ and shown by dpdt account.
+    RUN is the folder of a finished run. Its model is attacked by membership inference. Canaries
+    that were planted by dpdt train --set audit.canaries=… give a lower bound on ε. The results are
+    private. They are kept in the run's private/ and shown by dpdt account.
 
     worst-case runs the instance that refutes the paper's bound through the real engine.
     """

@@ -34,7 +34,10 @@ def command(
     accountant: str | None,
     as_json: bool,
 ) -> None:
-    """Find the noise that meets a target ε: a common factor, or one for some kinds of block."""
+    """Find the noise that meets a target ε.
+
+    All noise is scaled by one factor, or only that of some kinds of block (conv, linear, norm, …).
+    """
     chosen = config.load(source, overrides, target=epsilon)
     target = chosen.privacy.epsilon if epsilon is None else epsilon
     if target is None or not target > 0:

@@ -50,10 +50,10 @@ def command(
 ) -> int:
     """Compare methods on the same data at the same proven ε.
 
-    Every method takes the configuration's values for it (table peers). Each run has a folder below
-    --out (compare/NAME unless given); runs that are there already are not made again, so an
-    interrupted comparison continues. Accuracy is a mean over seeds ± standard deviation; a
-    picture shows it over ε.
+    The configuration's own method has the values of [method], every other those of its table
+    [peers.NAME]. Each run has a folder below --out (compare/NAME unless given). Runs that are there
+    already are not made again, so an interrupted comparison continues. Accuracy is a mean over
+    seeds ± standard deviation. A picture shows it over ε.
     """
     targets = _epsilons(epsilons)
     chosen = config.load(source, overrides, target=targets[0] if targets else 3.0)

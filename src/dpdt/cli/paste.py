@@ -33,7 +33,7 @@ def with_values(decided: Plan, clip: Sequence[float], noise: Sequence[float]) ->
 
 
 def by_kind(blocks: Sequence[Block], values: Sequence[float]) -> dict[str, float]:
-    """One value for each kind whose blocks agree, for others one for each block."""
+    """One value for each kind whose blocks agree; for other kinds one for each block."""
     pairs = list(zip(blocks, values, strict=True))
     found: dict[str, set[float]] = {}
     for block, value in pairs:

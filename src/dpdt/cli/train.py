@@ -38,7 +38,7 @@ def command(
     """Train a model, then print its accuracy and what it guarantees.
 
     The configuration is a preset's name or a TOML file. The run's folder is runs/NAME-TIME unless
-    --out names another. Ctrl-C ends the run after its current step; what it spent is accounted, and
+    --out names another. Ctrl-C ends the run after its current step. What it spent is accounted, and
     --resume continues it.
     """
     if resume:

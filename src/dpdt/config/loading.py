@@ -25,8 +25,8 @@ def load(
         source: a preset's name, or the path of a file.
         overrides: changes such as "privacy.epsilon=3".
         method: another method than the file's own. It takes the values of the file's table
-            `peers.<method>`, and its defaults otherwise.
-        target: the ε of a configuration that gives neither noise nor a target of its own.
+            `peers.<method>`, and its own defaults otherwise.
+        target: the ε to take if the configuration gives neither noise nor a target of its own.
     """
     tables = _read(source)
     peers = _peers(source, tables)

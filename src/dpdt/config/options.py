@@ -13,9 +13,10 @@ Schedule = str | Mapping[str, Any]
 
 
 class Options(TypedDict, total=False):
-    """Every setting of every method, of [train] and of [privacy]; docs/configuration.md has each.
+    """Every setting of every method, of [train] and of [privacy].
 
-    A method refuses those of others. tests/config/test_options.py keeps this list complete.
+    docs/configuration.md describes each. A method refuses the settings of other methods.
+    tests/config/test_options.py keeps this list complete.
     """
 
     method: Literal["dpdt", "dpsgd", "gep", "pate", "plain"]

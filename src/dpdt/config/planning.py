@@ -24,8 +24,8 @@ def problem_of(config: Config) -> Problem:
 def plan_of(config: Config) -> Plan:
     """What a configuration's run will do.
 
-    With `lr = "auto"` the learning rate is measured on the model when it is there (rate.py). Until
-    then the plan has that of a linear model on inputs of norm 1. No guarantee depends on it.
+    With `lr = "auto"` the learning rate is found once the model is there (rate.py). Until then the
+    plan has the learning rate of a linear model on inputs of norm 1. No guarantee depends on it.
     """
     check_canaries(config)
     return decide(config.training, problem_of(config))

@@ -18,7 +18,7 @@ class DataSettings:
 
     name: str = key("digits", "the name of a data set", lambda v: isinstance(v, str))
     limit: int | None = integer(None, 1)  # use this many training examples
-    public: int = integer(0, 0)  # so many held-out examples, without labels, are public
+    public: int = integer(0, 0)  # number of held-out examples that are public, without labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ def check_method(name: Any) -> None:
 
 
 def section(name: str, table: Mapping[str, Any]) -> Any:
-    """A section from its table; every value is checked."""
+    """A section from its table. Every key and value is checked."""
     kind = METHODS[table.get("name", DEFAULT)] if name == "method" else SECTIONS[name]
     known = {f.name: f for f in fields(kind)}
     values = {}

@@ -1,18 +1,19 @@
-"""Canaries: training examples made to be noticed, each in or out by a secret coin of our own.
+"""Canaries: training examples that are made to be noticed.
 
-A canary takes the place of a training example. If its coin says out, then for a guarantee about
-adding or removing examples the place stays empty; for one about replacing them a fixed stand-in
-takes it, at the same position.
+A canary takes the place of a training example. A secret coin decides whether it is in or out. If it
+is out, what happens depends on the guarantee. For one about adding or removing examples, the place
+stays empty. For one about replacing them, a fixed stand-in takes the place.
 
 mislabelled   the example itself with a wrong label; the stand-in has the right one
 noise         a random input with a random label; the stand-in is another
 gradient      no example at all, but a pull on one coordinate of what is trained; the stand-in pulls
-              the other way. White-box: the attacker compares that coordinate of the released model
-              with its public start
+              the other way. The attack is white-box: the attacker compares that coordinate of the
+              released model with a reference run without canaries and noise (audit/canaries.py)
 
 Canaries never change the plan: they are planted after it is made. A pull is as strong as clipping
-allows. Where the model's construction bounds gradients, a guarantee may rest on that, so a pull
-keeps to the bound: a linear loss with such a gradient is one that the guarantee covers.
+allows. Where the model's construction bounds gradients, a guarantee may rest on that bound, so a
+pull keeps to it. A pull is a linear loss, and the guarantee covers a linear loss with such a
+gradient.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ WITHIN = 1.0 - 1e-6  # of a bound on gradients, so that rounding does not exceed
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Which canaries to plant, and where; all of it is public but for the coins."""
+    """Which canaries to plant, and where. All of this is public; the coins are not part of it."""
 
     kind: str
     number: int
@@ -63,12 +64,12 @@ class Planted:
 
     @classmethod
     def plant(cls, data: Any, recipe: Recipe) -> Planted:
-        """Toss the coins and plant; positions and canaries depend on the public seed alone."""
+        """Toss the coins and plant. Positions and canaries depend on the public seed alone."""
         return cls._make(data, recipe, Randomness().coins(recipe.number, 0.5))
 
     @classmethod
     def again(cls, data: Any, recipe: Recipe, record: dict[str, Any]) -> Planted:
-        """The same from its record."""
+        """The same canaries and coins, from the record that a run has kept."""
         return cls._make(data, recipe, np.array(record["included"], dtype=bool))
 
     @classmethod
@@ -165,7 +166,7 @@ def _with(data: Any, places: Tensor, chosen: Any) -> Any:
 
 
 def coordinates(parameters: int, canaries: int, seed: int) -> Tensor:
-    """Which coordinate of θ each gradient canary pulls; one for each."""
+    """The coordinate of θ that each gradient canary pulls on. No two share one."""
     if canaries > parameters:
         raise InputError(
             f"audit.canaries: a gradient canary needs a parameter of its own, and the model has "
@@ -186,7 +187,7 @@ class Marked(nn.Module):
         self.coordinates = coordinates(size, canaries, seed)
 
     def forward(self, x: Any, marks: Tensor | None = None) -> Any:
-        """The outputs, and the pull ±strength·θ_j of canaries ±1, ±2, … (0 marks an example)."""
+        """The outputs, and the pulls ±strength·θ_j of canaries ±1, ±2, …; 0 marks an example."""
         if marks is None:
             return self.inner(x)
         # attributes, since they are no nn.Parameters while another θ stands in for them
@@ -197,7 +198,7 @@ class Marked(nn.Module):
 
 
 def marked_loss(model: Any, batch: Any) -> Tensor:
-    """Cross-entropy of examples, and the pull of canaries; public examples have no marks."""
+    """Cross-entropy of examples, and the pull of canaries. Public examples have no marks."""
     if len(batch) == 2:
         return default_loss(model, batch)
     x, y, marks = batch

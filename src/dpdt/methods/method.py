@@ -42,7 +42,7 @@ class Engine(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the run needs to continue, but for its noise. As secret as the data."""
+        """Everything that the run needs to continue, except its noise. As secret as the data."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -66,7 +66,7 @@ class Job:
 
 
 class Method:
-    """The base of all methods; what it says here is said of DP-SGD, GEP and PATE alike."""
+    """The base of all methods. What it answers by default holds for DP-SGD, GEP and PATE alike."""
 
     name: str
     lr: Any
@@ -97,7 +97,7 @@ class Method:
         )
 
     def relation(self, privacy: PrivacySettings) -> str:
-        """Which data sets are neighbours: as asked, else as the method's sampling allows."""
+        """Which data sets are neighbours: as asked for, else as the method's sampling allows."""
         return privacy.relation or "add-remove"
 
     def settled(self, problem: Problem, train: TrainSettings) -> Method:
@@ -117,11 +117,11 @@ class Method:
         raise NotImplementedError
 
     def without_noise(self, setting: Setting) -> Self:
-        """The method as a step with this setting went, but for its noise; for audits."""
+        """The method as it took a step with this setting, but without noise. For audits."""
         return replace(self, noise=0.0)  # type: ignore[type-var]
 
     def findings(self, engine: Any, delta: float) -> dict[str, Any] | None:
-        """What its engine found out about the run besides the model. As secret as the data."""
+        """What the engine found out about the run besides the model. As secret as the data."""
         return None
 
 

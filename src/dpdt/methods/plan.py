@@ -32,8 +32,8 @@ from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
 class Plan:
     """What the steps of a run do to privacy.
 
-    Algorithm 1 has a `recipe`, from which its runs of equal steps follow epoch by epoch. Other
-    methods say theirs directly.
+    Algorithm 1 has a `recipe`. Its runs of equal steps follow from the recipe, epoch by epoch.
+    Other methods give their runs of equal steps directly, in `equal`.
     """
 
     training: Training  # with every choice made
@@ -105,7 +105,7 @@ class Plan:
         users: Sequence[Any] | None,
         absent: np.ndarray | None = None,
     ) -> Sampler:
-        """Who is in which mini-batch and auxiliary; `absent` examples never are."""
+        """Who is in which mini-batch and auxiliary. Examples that are `absent` never take part."""
         header, seed = self.header, self.training.train.seed
         if absent is not None and header.relation != "add-remove":
             raise InputError("absent: where examples are replaced, none can be absent")
@@ -173,5 +173,5 @@ def _calibrated(plan: Plan) -> Plan:
 def _factor(
     header: Header, runs: tuple[Run, ...], epsilon: float, delta: float, accountant: str
 ) -> float:
-    """`calibrate`, remembered: the runs of a comparison differ by their seed only."""
+    """`calibrate`, remembered, since the runs of a comparison differ by their seed only."""
     return calibrate(Ledger(header, list(runs)), epsilon, delta, accountant=by_name(accountant))

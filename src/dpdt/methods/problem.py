@@ -1,7 +1,8 @@
 """What a plan needs to know of a model and its data, in plain numbers.
 
-The same problem comes from a configuration, before anything is loaded (`config.problem_of`), and
-from the model and data themselves (`Problem.of`). A run compares the two.
+The same problem comes from a configuration before anything is loaded (`config.problem_of`), and
+from the model and data themselves (`Problem.of`). A run compares the two, and refuses to start if
+they differ.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A model to be trained on so many examples."""
+    """A model, and the number of examples that it is trained on."""
 
     examples: int
     parameters: tuple[Parameter, ...]  # what is trained

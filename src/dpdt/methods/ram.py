@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def available() -> int | None:
-    """Free memory in bytes, as the system and the container's limit tell; None if neither does."""
+    """Free memory in bytes, by the system and the container's limit; None if both are unknown."""
     found = []
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):

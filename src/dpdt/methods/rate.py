@@ -1,12 +1,14 @@
 """The rule for the learning rate, whole: what `lr = "auto"` stands for.
 
 The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later steps.
-So T steps move θ by σ√T/(2ρ²η), and an output by that times its *reach*, its gradient's norm. With
-ρη fixed, one η lets noise of a given deviation through to the outputs. The rule takes that η: it
-uses all the signal there is, and drowns none. docs/results.md shows how well it does.
+So the noise of T steps moves θ by σ√T/(2ρ²η). It moves an output of the model by that times the
+output's *reach*, the norm of its gradient with respect to θ. With ρη fixed, exactly one η lets
+noise of a given deviation through to the outputs. The rule takes that η: a larger one would let
+more noise through, and a smaller one would use less of the signal. docs/results.md shows how well
+this does.
 
-Guarantees: the rule looks at the initial model, and at public inputs or numbers that stand in for
-them. Of private examples it sees only the shape.
+Guarantees: the rule looks at the initial model, and at public inputs or random numbers that stand
+in for them. Of private examples it sees only the shape.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ UNIT = math.sqrt(2.0)  # the reach of a linear model with a bias, on inputs of n
 FORGOTTEN = 0.1  # of the multiplier at every step, ρη; one minus it is a momentum
 FASTEST = 32.0  # with hardly any noise η is limited as for gradient descent
 AVERAGED = 0.04  # the share of a run that averages go over
-# A linear model's outputs may take noise of deviation 1 over the whole run. A network's reach grows
-# ten times and more as it learns, so less may pass at the start. But a short run must still get
-# somewhere: η·reach·T is at least PATH, unless η·reach would exceed NETWORK_FASTEST.
+# A linear model's outputs may take noise of deviation 1 over the whole run. The reach of a network
+# grows tenfold and more as it learns, so less noise may pass at the start. But a short run must
+# still get somewhere: η·reach·T is at least PATH, unless η·reach would exceed NETWORK_FASTEST.
 NETWORK_NOISE, PATH, NETWORK_FASTEST = 0.375, 200.0, 5.0
 INPUTS = 32  # on which the reach is measured
 
@@ -54,9 +56,9 @@ def averaging(steps: int) -> float:
 def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
     """‖∂output/∂θ‖, as a root mean square over inputs and outputs.
 
-    Noise of deviation s in every entry of θ has about deviation s·reach in an output. One random
-    sign for each output makes one backward pass an input enough. `by_name`: inputs are keywords of
-    the model, as in training on a mapping.
+    Noise of deviation s in every entry of θ becomes noise of about s·reach in an output. Each
+    output gets a random sign, so that one backward pass for each input is enough. With `by_name`
+    inputs are keyword arguments of the model, as in training on a mapping.
     """
     import torch
 

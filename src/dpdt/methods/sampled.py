@@ -11,7 +11,7 @@ from dpdt.methods.problem import Problem
 def plan(
     training: Training, problem: Problem, blocks: tuple[Block, ...], clips: tuple[float, ...]
 ) -> Plan:
-    """A sum of clipped gradients with noise, whose multiplier is 1 until it is calibrated."""
+    """A sum of clipped gradients with noise. A multiplier that is not given starts at 1."""
     method, train = training.method, training.train
     header = Header(
         method=method.name,

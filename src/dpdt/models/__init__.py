@@ -137,7 +137,7 @@ def learner(model: nn.Module, config: ModelSettings, augment: bool) -> nn.Module
 def inputs(
     model: nn.Module, config: ModelSettings, examples: Examples, *, augment: bool
 ) -> Examples:
-    """What is trained on: texts become tokens, and what a frozen part makes of them features."""
+    """What is trained on. Texts become tokens, and inputs of a frozen part become its features."""
     from dpdt.models import pretrained
 
     parts = {"train": examples.train, "test": examples.test}
@@ -154,7 +154,7 @@ def features(model: Any, part: Any, rows: int = 250) -> tuple[Tensor, Tensor]:
 
     Guarantees: an example's features do not depend on the other examples, to the bit. Inputs of one
     shape are taken in their order, whatever they are. Texts are cut to their own length, rounded
-    up, and those of a length are computed together if all places of a chunk give the same.
+    up. Texts of one length are computed together if all places of a chunk give the same result.
     """
     import torch
 

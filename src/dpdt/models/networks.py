@@ -41,7 +41,7 @@ class BoundedLinear(nn.Linear):
     """A linear classifier that scales each input down to norm at most `radius`.
 
     Guarantees: with cross-entropy and class numbers for labels, gradients and curvature obey
-    `linear_bounds(radius)`, whatever the input. One that is not finite counts as 0.
+    `linear_bounds(radius)`, whatever the input. An input that is not finite counts as 0.
     """
 
     def __init__(self, inputs: int, classes: int, radius: float):
@@ -64,7 +64,7 @@ def bounded_linear(inputs: int, classes: int, radius: float) -> nn.Sequential:
 def bounds_of(model: nn.Module) -> Bounds | None:
     """Bounds on the gradients of a built model under cross-entropy, if its construction gives any.
 
-    It does if a BoundedLinear comes last and nothing before it is trained.
+    The construction gives bounds if a BoundedLinear comes last and nothing before it is trained.
     """
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     head = layers[-1] if layers else None

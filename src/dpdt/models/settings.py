@@ -9,7 +9,7 @@ from dpdt.fields import choice, flag, integer, is_integer, key, positive
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """The section [model]. Keys that a model does not know are left as they are."""
+    """The section [model]. A model ignores the keys that it has no use for."""
 
     name: str = key("linear", "the name of a model", lambda v: isinstance(v, str))
     hidden: tuple[int, ...] = key(

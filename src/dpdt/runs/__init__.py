@@ -2,11 +2,12 @@
 
 config.toml      the whole configuration
 ledger.jsonl     what was done; all that accounting needs
-metrics.jsonl    an epoch a line: ε so far
+metrics.jsonl    a line for each epoch: ε so far
 result.json      what a comparison keeps of a run
-private/         mode 0700: the model until it is released, losses, diagnostics, counts, the
-                 accuracy after each epoch, which would tell about iterates that nobody may see,
-                 the checkpoint that an interrupted run continues from, and what audits found
+private/         mode 0700. It holds the model until it is released, losses, diagnostics, counts,
+                 the checkpoint that an interrupted run continues from, and what audits found. It
+                 also holds the accuracy after each epoch, which would tell about iterates that
+                 nobody may see
 """
 
 from __future__ import annotations

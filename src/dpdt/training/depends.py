@@ -1,7 +1,7 @@
 """What a run's numbers depend on, down to the last bit.
 
-A run that goes on repeats its own noise. If anything else had changed, two runs would have the same
-noise, and their difference would show the data.
+A run that is resumed repeats its own noise. If anything else had changed meanwhile, two different
+runs would have the same noise, and their difference would show the data.
 """
 
 from __future__ import annotations

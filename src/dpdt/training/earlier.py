@@ -1,9 +1,10 @@
 """Models that this process has trained before: their start depends on the data of those runs.
 
-An ε is about one run. A model that is trained twice on the same data pays twice, and neither run's
-own ε tells. Across processes nobody can know; within one, it is noticed: by the very parameters,
-and by the weights that a run has left, wherever they were copied to. Data are known by a hash of
-some of their examples, so that two sets that differ in few are taken for the same.
+An ε is about one run. A model that is trained twice on the same data pays twice, and the ε of
+neither run says so. Across processes nobody can know. Within one process it is noticed, by the
+parameter objects and by the weights that a run has left, wherever they were copied to. Data are
+recognised by a hash of some of their examples, so that two sets that differ in few examples count
+as the same.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ from dpdt.training.augment import Augment
 class Loader:
     """Yields the mini-batches of a whole run, from wherever it stands to the last epoch.
 
-    Guarantees: examples, grouping and order are the partition's. A batch is announced, and so paid
-    for, when it is handed out. The step computes on a copy that was never handed out (`used`), and
-    takes the very batches that were, each once, in order, unchanged.
+    Guarantees: examples, grouping and order are decided by the partition. A batch is announced, and
+    so paid for, when it is handed out. The step accepts only batches that were handed out, each
+    once, in order, unchanged. It computes on a copy that was never handed out (`used`).
 
     Args:
         seed: public, for Datasets that draw random numbers.
-        alone: every auxiliary holds one example by construction; its number is then its key.
+        alone: every auxiliary holds one example by construction, and has its number as key.
         fixed: sizes and places are the same whoever takes part (see Batch).
     """
 
@@ -87,7 +87,7 @@ class Loader:
         self._handed.clear()
 
     def used(self, batch: Any, step: int) -> Batch:
-        """Our own copy of the batch of that step, if this is the one that was handed out."""
+        """Our own copy of the batch of that step, if `batch` is the one that was handed out."""
         given, own = self._handed.get(step, (None, None))
         if given is None or own is None or batch is not given:
             raise InputError(

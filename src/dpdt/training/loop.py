@@ -39,7 +39,7 @@ from dpdt.training.step import Step
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A trained model, what it guarantees, and a record an epoch (private: it has the loss)."""
+    """A trained model, what it guarantees, and a record for each epoch (private, as losses are)."""
 
     model: nn.Module
     privacy: Privacy
@@ -51,12 +51,12 @@ class Given(TypedDict, total=False):
 
     loss: (model, micro-batch) → mean loss. Default: cross-entropy, or the model's own loss.
     users: who owns each example, for unit "user".
-    public: inputs without labels that need no protection; some methods use them.
+    public: inputs without labels that need no protection. Some methods use them.
     absent: a mask of examples that never take part, for audits of adding and removing.
     pulls: gradient canaries, for audits.
-    ledger: where to write the ledger; kept in memory if left out.
+    ledger: where to write the ledger. If left out, it is kept in memory.
     diagnose: compute the quantities of the convergence theory at every step.
-    using: settings that were made already; otherwise give them as keywords.
+    using: settings that were made already. Otherwise give settings as keywords.
     """
 
     loss: Loss
@@ -70,7 +70,7 @@ class Given(TypedDict, total=False):
 
 
 class Arguments(Given, config.Options, total=False):
-    """The same, with every setting of docs/configuration.md."""
+    """Everything in `Given`, and every setting of docs/configuration.md."""
 
 
 def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[Step, Loader]:
@@ -213,8 +213,9 @@ def train(
 ) -> Fitted:
     """Train a model and say what the result guarantees.
 
-    `test` is held-out (x, y) whose accuracy is measured after each epoch; the other arguments are
-    those of `prepare`. Data and test should not overlap: accuracy on training data is private.
+    `test` are held-out examples (x, y). The accuracy on them is measured after each epoch. They
+    should not overlap with `data`: accuracy on training data is private. The other arguments are
+    those of `prepare`.
     """
     step, loader = prepare(model, data, **options)
     if on_epoch is not None or on_step is not None:

@@ -20,7 +20,7 @@ LOOKS = 10  # at ε while a run goes on, where each takes time
 
 
 class Recorder:
-    """Listens to the loop; an interrupt is answered by a checkpoint and a KeyboardInterrupt."""
+    """Listens to the loop. At an interrupt it writes a checkpoint and raises KeyboardInterrupt."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Recorder:
             raise KeyboardInterrupt
 
     def _epsilon(self, epoch: int) -> float | None:
-        """ε so far. Under Poisson sampling that takes time: a few looks, coarse but the last."""
+        """ε so far. Under Poisson sampling this takes time: few looks, all but the last coarse."""
         ledger, delta = self.step.writer.ledger, self.step.delta
         if epoch == self._epochs or ledger.header.sampling != "poisson":
             return account(ledger, delta, allow_large_delta=True).epsilon

@@ -151,10 +151,10 @@ def run(
     examples: data.Examples | None = None,
     resume: bool = False,
 ) -> Outcome:
-    """Train as configured. An interrupt ends the run early, with a checkpoint and a folder that
-    accounts for what was done; with `resume` it goes on from there, as if nothing had happened.
+    """Train as configured, on `examples` if they are at hand already.
 
-    `examples` are those of `load`, if they are at hand already.
+    An interrupt ends the run early. It leaves a checkpoint, and a folder that accounts for what was
+    done. With `resume` the run goes on from there, bit for bit.
     """
     folder = Run.open(path) if resume else None
     state = folder.load_checkpoint() if folder else None

@@ -1,10 +1,10 @@
 """The step of any method with its ledger and its guarantee.
 
 Guarantees: a step is recorded before it is taken, with the very setting it is taken with. Only the
-loader's own batches are taken, each once, unchanged. Noise and coins are never drawn twice: loading
-a state continues with fresh draws and records the steps that are taken again; `resume`, which
-repeats draws bit for bit, is for the folder of a run, which has checked that everything is the
-same. What was found to break a guarantee voids the ledger.
+loader's own batches are taken, each once, unchanged. Noise and coins are never drawn twice: a
+loaded state continues with fresh draws, and steps that are taken again are recorded again. Only
+`resume` repeats draws, bit for bit. It is for the folder of a run, where everything else was found
+to be the same. Whatever is found to break a guarantee voids the ledger.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Step:
         return result
 
     def _record(self, step: int) -> None:
-        """Record a step, before its batch is handed out: whoever has seen one has used it."""
+        """Record a step before its batch is handed out: a batch that was seen counts as used."""
         if self._shown:
             self.writer.export("what was guaranteed on the way")
             self._shown = False
@@ -152,7 +152,7 @@ class Step:
         self.writer.pause()
 
     def _remember(self) -> None:
-        """The weights that leave come from these data; a copy of them is known again."""
+        """Remember the weights that leave, to recognise a copy of them on the same data."""
         weights = earlier.weights_of(self._model)
         if weights != self._start:
             earlier.remember_weights(weights, self.seen)
@@ -199,7 +199,7 @@ class Step:
         return {"noise": self.noise.secrets(), "coins": self.coins.secrets()}
 
     def resume(self, state: dict[str, Any], kept: dict[str, Any]) -> None:
-        """Go on bit for bit, the ledger's file being open again; draws are made again.
+        """Go on bit for bit, with the same draws. The ledger's file must be open again.
 
         Only for the very same run on the very same data, which the caller has checked. Steps that
         stand in the ledger are not recorded again: they come out as they did.

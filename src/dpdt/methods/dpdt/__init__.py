@@ -60,8 +60,8 @@ def _is_penalty(value: Any) -> bool:
 class Dpdt(Method):
     """Decoupled training, Algorithm 1.
 
-    Left alone, the settings are the best known ones at a proven ε (docs/results.md). Every "auto"
-    has a meaning of its own, whatever the other keys are: see rate.py, and `settled` below.
+    The defaults are the best known settings at a proven ε (docs/results.md). Every "auto" has a
+    meaning of its own, whatever the other keys are: see rate.py, and `settled` below.
     """
 
     name: str = named("dpdt")
@@ -116,11 +116,11 @@ class Dpdt(Method):
         check(self, train, privacy)
 
     def relation(self, privacy: PrivacySettings) -> str:
-        """With a fixed partition replace one; else as asked."""
+        """With a fixed partition replace-one, else as asked for."""
         return "replace-one" if self.sampling == "partition" else privacy.relation or "add-remove"
 
     def settled(self, problem: Problem, train: TrainSettings) -> Dpdt:
-        """The method with its preconditioner: from public inputs where that can be."""
+        """The method with its preconditioner: from public inputs where that is possible."""
         if self.preconditioner == AUTO:
             whiten = problem.linear and problem.public > 1 and not train.augment
             return replace(self, preconditioner=PUBLIC if whiten else "identity")

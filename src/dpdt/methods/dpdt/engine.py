@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def engine(method: Dpdt, job: Job) -> Decoupled:
-    """The engine; what it remembers of every auxiliary is checked against the free memory."""
+    """The engine. Its state for every auxiliary is checked against the free memory first."""
     recipe, train = job.plan.recipe, job.plan.training.train
     assert recipe is not None
     needed, free = method.state_size(job.plan.problem, train), available()

@@ -6,8 +6,9 @@ coordinates
     φ(x) = s · ((Σ + λI)/λ)^(−1/4) · (x − m),    λ the mean eigenvalue of Σ, s: ‖φ(x)‖ ≈ 1
 
 and W'φ(x) + b' is written back as Wx + b after every step. A step on W' is a step on W that is
-preconditioned by φ's square: directions in which all inputs vary much no longer drown the others.
-Half of a whitening is better than all of it, which would blow up directions that are mostly noise.
+preconditioned by the square of φ: directions in which all inputs vary much no longer drown the
+others. Half of a whitening is better than a full one, which would blow up directions that are
+mostly noise.
 
 Guarantees: φ is a function of public inputs alone, fixed before the first step. An example's
 contribution is clipped in the new coordinates, and noise is added there, so nothing else changes.

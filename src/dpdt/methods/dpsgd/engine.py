@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class DpsgdEngine:
-    """One optimizer step for each Poisson batch; batches may be empty, then only noise is added.
+    """One optimizer step for each Poisson batch. For an empty batch only noise is added.
 
-    Guarantees: an example's contribution has norm at most `clip` in all three ways of clipping. Per
-    layer each of L tensors is clipped to clip/√L; automatically, g becomes g·clip/(‖g‖ + γ). An
-    example whose gradient is not finite contributes 0. What bounds, sums and adds noise is the core
-    that all methods share (mechanism.py).
+    Guarantees: an example's contribution has norm at most `clip` in all three ways of clipping.
+    With "layer", each of L tensors is clipped to clip/√L. With "automatic", a gradient g becomes
+    g·clip/(‖g‖ + γ). An example whose gradient is not finite contributes 0. Bounding, summing and
+    noise are done by the core that all methods share (mechanism.py).
     """
 
     def __init__(self, method: Dpsgd, job: Job):

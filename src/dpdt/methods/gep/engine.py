@@ -1,9 +1,9 @@
 """Gradient embedding perturbation (Yu et al. 2021).
 
 Public examples give a few directions in which gradients tend to lie. Each private gradient is split
-into its coordinates in them (the embedding) and what is left (the residual); both are clipped,
-summed and perturbed by themselves. The embedding has few coordinates and so little noise; the
-residual is small and so clipped tightly.
+into its coordinates in these directions (the embedding) and what is left (the residual). Each part
+is clipped, summed and perturbed by itself. The embedding has few coordinates, so it gets little
+noise. The residual is small, so it can be clipped tightly.
 
     B = an orthonormal basis of the public gradients, by power iteration, for each group of layers
     w = clip_C(B g),  r = clip_R(g − Bᵀ B g)
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 
 class GepEngine:
-    """One step for each Poisson batch; the basis is computed anew at every step.
+    """One step for each Poisson batch. The basis is computed anew at every step.
 
-    Guarantees: an example adds a vector of norm at most `clip` to the embeddings' sum and one of
-    norm at most `residual_clip` to the residuals'; a gradient that is not finite adds 0 to both.
-    What bounds, sums and adds noise is the core that all methods share (mechanism.py).
+    Guarantees: an example adds a vector of norm at most `clip` to the sum of embeddings, and one of
+    norm at most `residual_clip` to the sum of residuals. A gradient that is not finite adds 0 to
+    both. Bounding, summing and noise are done by the core that all methods share (mechanism.py).
     """
 
     def __init__(self, method: Gep, job: Job):

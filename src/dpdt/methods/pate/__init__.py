@@ -41,10 +41,10 @@ class Pate(Method):
     def plan(self, problem: Problem, training: Training) -> Plan:
         """One step for each teacher, which costs nothing by itself, then one for each query.
 
-        A query compares the winner's votes with a threshold; an answer is a noisy winner. One
-        example changes one teacher's vote: the largest count moves by at most 1, the counts by √2.
-        Both are Gaussian mechanisms, so they compose exactly. The answers are paid for in full
-        whether or not they are given.
+        A query compares the winner's votes with a threshold. An answer is a noisy winner. One
+        example changes one teacher's vote. So the largest count moves by at most 1, and the vector
+        of counts by √2. Both are Gaussian mechanisms, so they compose exactly. The answers are paid
+        for in full, whether or not they are given.
         """
         queries, answers = self._numbers(problem.public)
         header = Header(

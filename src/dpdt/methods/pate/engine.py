@@ -1,7 +1,7 @@
 """PATE: teachers on disjoint shards vote on public examples, a student learns from noisy winners.
 
-Confident GNMax: a query is answered only if the winner's votes, with noise, reach a threshold. The
-student sees public examples and answers alone, so its training costs nothing more.
+In confident GNMax a query is answered only if the winner's votes, with noise, reach a threshold.
+The student sees only public examples and answers, so its training costs nothing more.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 
 class PateEngine:
-    """A step trains one teacher, then one query at a time is answered or not; last, the student.
+    """The first steps train a teacher each, later ones take a query each; last, the student learns.
 
-    Guarantees: each private example is seen by one teacher, and leaves a trace only in its votes;
-    no more than `answers` queries are answered. A teacher starts from a copy of the first model,
-    and what is random in its training depends on the public seed and on its own number alone.
+    Guarantees: each private example is seen by one teacher, and leaves a trace only in that
+    teacher's votes. No more than `answers` queries are answered. A teacher starts from a copy of
+    the first model. What is random in its training depends on the public seed and on its own number
+    alone.
     """
 
     def __init__(self, method: Pate, job: Job):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PlainEngine:
-    """One optimizer step for each mini-batch; the learning rate falls by a cosine, or not."""
+    """One optimizer step for each mini-batch, with a learning rate that falls or is constant."""
 
     def __init__(self, method: Plain, job: Job):
         self.model, self.loss, self.method, self.seed = job.model, job.loss, method, job.seed
