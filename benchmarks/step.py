@@ -27,8 +27,8 @@ from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.recipe import Recipe
-from dpdt.training.loop import prepare
 from dpdt.models.networks import ResNet18
+from dpdt.training.loop import prepare
 
 OUT = Path(__file__).parent / "out" / "step.json"
 

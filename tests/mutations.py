@@ -56,14 +56,14 @@ class Mutation:
 
 
 AGREES = "tests/algorithm/test_engine_agrees.py"
-AUGMENT = "tests/methods/test_augment.py"
+AUGMENT = "tests/training/test_augment.py"
 BOUND = "tests/algorithm/test_bound.py"
 CALIBRATE = "tests/accounting/test_calibrate.py"
 CANARIES = "tests/audit/test_canaries.py"
 CLI = "tests/cli/test_cli.py"
 COMPARE = "tests/cli/test_compare.py"
 COMPOSITION = "tests/accounting/test_composition.py"
-CONFIG = "tests/test_config.py"
+CONFIG = "tests/config/test_config.py"
 CONFORMANCE = "tests/accounting/test_conformance.py"
 CONVEX = "tests/test_convex.py"
 DPSGD = "tests/methods/test_dpsgd.py"
@@ -71,21 +71,21 @@ GAUSSIAN = "tests/accounting/test_gaussian.py"
 GEP = "tests/methods/test_gep.py"
 HEAD = "tests/algorithm/test_head.py"
 HOLES = "tests/test_holes.py"
-LEDGER = "tests/test_ledger.py"
+LEDGER = "tests/ledger/test_ledger.py"
 MUTANTS = "tests/test_mutants.py"
 NOISE = "tests/algorithm/test_noise.py"
 PARTITION = "tests/test_partition.py"
 PATE = "tests/methods/test_pate.py"
 POISSON = "tests/accounting/test_poisson.py"
 READINESS = "tests/algorithm/test_readiness.py"
-RESUME = "tests/test_resume.py"
+RESUME = "tests/training/test_resume.py"
 RULE = "tests/methods/test_rule.py"
 SENSITIVITY = (
     "tests/test_sensitivity.py::test_one_record_moves_the_mean_by_no_more_than_is_accounted"
 )
 STATE = "tests/algorithm/test_state.py"
 TABLE = "tests/accounting/test_table.py"
-TRAIN = "tests/test_train.py"
+TRAIN = "tests/training/test_train.py"
 VOTES = "tests/test_sensitivity.py::test_one_record_moves_one_teachers_vote"
 WHITENING = "tests/methods/test_whitening.py"
 
@@ -1980,8 +1980,8 @@ PLANS = [
     Mutation(
         "methods/dpdt/__init__.py",
         "auxiliaries' weight decay is not recorded",
-        "            auxiliary_weight_decay=self.auxiliary_weight_decay,\n            gradient_bound",
-        "            gradient_bound",
+        "auxiliary_weight_decay=self.auxiliary_weight_decay,\n            gradient_bound",
+        "gradient_bound",
         (METHODS,),
     ),
     Mutation(

@@ -37,7 +37,7 @@ from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, owners
 from dpdt.runs import Run
-from dpdt.training import compare, recorder
+from dpdt.training import compare, depends, recorder
 from dpdt.training import run as running
 from dpdt.training.loop import fit
 from dpdt.training.step import Step
@@ -188,7 +188,7 @@ class TestLattice:
             found.append((divisor, *(torch.as_tensor(v).unique() for v in (noise, spacing))))
             return perturbed(total, divisor=divisor, noise=noise, spacing=spacing, source=source)
 
-        for where in ("algorithm.publish", "methods.gep", "methods.pate"):
+        for where in ("algorithm.publish", "methods.gep.engine", "methods.pate.engine"):
             monkeypatch.setattr(f"dpdt.{where}.perturbed", spy)
         step, loader = prepare(
             deep(), examples(), method=method, noise=0.7, **SMALL, **options_of(method)
@@ -1317,16 +1317,16 @@ class TestStep:
 class TestRun:
     def test_a_run_depends_on_its_code_and_on_the_start_of_its_model(self, tmp_path, monkeypatch):
         chosen = config.load("digits")
-        source = tmp_path / "dpdt" / "training" / "run.py"
+        source = tmp_path / "dpdt" / "training" / "depends.py"
         source.parent.mkdir(parents=True)
         source.write_text("a = 1\n")
-        monkeypatch.setattr(running, "__file__", str(source))
-        found = [running.depends_on(chosen, "start", [torch.zeros(3, 1)])]
+        monkeypatch.setattr(depends, "__file__", str(source))
+        found = [depends.depends_on(chosen, "start", [torch.zeros(3, 1)])]
         source.write_text("a = 2\n")
-        found.append(running.depends_on(chosen, "start", [torch.zeros(3, 1)]))
-        found.append(running.depends_on(chosen, "another", [torch.zeros(3, 1)]))
-        found.append(running.depends_on(chosen, "another", [torch.ones(3, 1)]))
-        found.append(running.depends_on(config.load("digits", ("train.seed=1",)), "another",
+        found.append(depends.depends_on(chosen, "start", [torch.zeros(3, 1)]))
+        found.append(depends.depends_on(chosen, "another", [torch.zeros(3, 1)]))
+        found.append(depends.depends_on(chosen, "another", [torch.ones(3, 1)]))
+        found.append(depends.depends_on(config.load("digits", ("train.seed=1",)), "another",
                                         [torch.ones(3, 1)]))  # fmt: skip
         different = [[name for name in a if a[name] != b[name]] for a, b in pairwise(found)]
         assert different == [
@@ -1335,7 +1335,7 @@ class TestRun:
         ]  # fmt: skip
         for name in found[0]:
             with pytest.raises(InputError, match=f"the {name} changed"):
-                running.refuse_changes(tmp_path, {**found[0], name: ""}, found[0])
+                depends.refuse_changes(tmp_path, {**found[0], name: ""}, found[0])
 
     def test_before_a_checkpoint_the_model_is_checked_and_the_ledger_is_on_the_disk(
         self, tmp_path, monkeypatch
@@ -1376,4 +1376,4 @@ class TestRun:
         compare._refuse_others(Run(tmp_path / "cell"), chosen)
         other = config.load("digits", ("train.epochs=2",))
         with pytest.raises(InputError, match="was run with other settings"):
-            compare._refuse_others(tmp_path, tmp_path / "cell", other)
+            compare._refuse_others(Run(tmp_path / "cell"), other)

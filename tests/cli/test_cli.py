@@ -210,7 +210,8 @@ def test_account_takes_delta_and_the_missing_end_from_the_run_itself(tmp_path):
 def test_account_says_what_it_leaves_out_and_why_if_asked():
     told = dpdt("account", "digits").stdout
     assert told.splitlines()[0].startswith("ε ≤ 8         proven    composition")
-    assert told.splitlines()[-1] == "4 accountants do not apply; dpdt account --all shows why"
+    hint = "4 accountants do not apply; dpdt account digits --all shows why"
+    assert told.splitlines()[-1] == hint
     assert "hidden-state" not in told
     assert "paper" not in told
     told = dpdt("account", "digits", "--all").stdout

@@ -4,6 +4,8 @@ import tomli_w
 from dpdt import config
 from dpdt.errors import InputError
 
+FIXED = ("method.sampling=partition", "method.lr=0.1")
+
 
 def refused(message, *overrides, source="digits"):
     with pytest.raises(InputError, match=message):
@@ -30,7 +32,7 @@ def refused(message, *overrides, source="digits"):
         ("privacy.unit=person", r"privacy.unit: must be one of example, shard, user"),
         ("method.noise=-0.1", r"method.noise: must be a number from 0"),
         ("method.noise_schedule=paper", r"method.noise_schedule: must be 'constant' or a table"),
-        ("epochs=3", r"--set epochs=3: must look like section.key=value"),
+        ("epochs=3", r"set: must look like section.key=value, found 'epochs=3'"),
         ("method.clip", r"must look like section.key=value"),
         ("method.lr.x=1", r"lr is not a table"),
     ],
@@ -52,8 +54,8 @@ def test_bad_values_are_named_with_what_would_be_right(override, message):
             ["method.sampling=poisson", "privacy.unit=shard"],
         ),
         ("leave it false", ["method.sampling=poisson", "method.reshuffle=true"]),
-        ("share an auxiliary", ["privacy.unit=user"]),
-        ("at most train.batch_size", ["method.auxiliaries=10", "train.batch_size=5"]),
+        ("share an auxiliary", ["privacy.unit=user", *FIXED]),
+        ("at most train.batch_size", ["method.auxiliaries=10", "train.batch_size=5", *FIXED]),
         (
             "give a single value",
             ["method.auxiliaries=2", "method.penalty=[1.0, 2.0]"],
@@ -109,7 +111,7 @@ def test_keywords_of_the_python_interface_are_checked_alike():
 
 
 def test_relations_follow_from_sampling():
-    refused("with a fixed partition it is replace-one", "privacy.relation=add-remove")
+    refused("with a fixed partition it is replace-one", *FIXED, "privacy.relation=add-remove")
     refused(
         "replace-one under poisson sampling needs",
         "method.sampling=poisson",

@@ -51,7 +51,7 @@ def test_it_learns_and_promises_nothing(optimizer):
 
 PRESET = """
 [method]
-auxiliaries = 4
+clip = 2.0
 noise = 1.0
 [train]
 epochs = 7
@@ -59,9 +59,6 @@ batch_size = 100
 [peers.plain]
 lr = 0.3
 batch_size = 50
-[peers.dpdt]
-clip = 2.0
-noise = 3.0
 """
 
 
@@ -69,20 +66,21 @@ def test_a_preset_holds_values_for_each_method(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(PRESET)
     own = config.load(str(path))
-    assert (own.method.auxiliaries, own.train.batch_size) == (4, 100)
+    assert (own.method.clip, own.train.batch_size) == (2.0, 100)
+    assert config.load(str(path), method="dpdt") == own  # its own method, asked for by name
     for plain in (
         config.load(str(path), method="plain"),
         config.load(str(path), ("method.name=plain",)),
     ):
         assert (plain.method.lr, plain.train.batch_size, plain.train.epochs) == (0.3, 50, 7)
-    # asked for by name, the preset's values as a peer; otherwise its own
-    peer = config.load(str(path), method="dpdt")
-    assert (peer.method.clip, peer.method.auxiliaries) == (2.0, "per-example")
     changed = config.load(str(path), ("method.lr=0.5",), method="plain")
     assert changed.method.lr == 0.5
     path.write_text(PRESET.replace("lr = 0.3", "clip = 0.3"))
     with pytest.raises(InputError, match=r"peers.plain.clip: no such setting"):
         config.load(str(path), method="plain")
+    path.write_text(PRESET.replace("peers.plain", "peers.dpdt"))
+    with pytest.raises(InputError, match=r"peers.dpdt: .* these values belong in \[method\]"):
+        config.load(str(path))
     path.write_text(PRESET.replace("peers.plain", "peers.plane"))
     with pytest.raises(InputError, match=r"method.name: must be one of dpdt, .*plain"):
         config.load(str(path))

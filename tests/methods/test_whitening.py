@@ -65,6 +65,7 @@ def test_only_what_can_be_whitened_is():
     """Not where a loss of one's own sees the inputs, nor where part of the layer is frozen."""
     x, y = torch.randn(40, 6, generator=generator), torch.arange(40) % 6
     given = {"public": PUBLIC.float(), "epsilon": 3.0, "batch_size": 10}
+    given["preconditioner"] = "auto"
     assert prepare(nn.Linear(6, 6), (x, y), **given)[0].whitened is not None
     own = lambda model, batch: (model(batch[0]) - batch[0]).square().mean()  # noqa: E731
     assert prepare(nn.Linear(6, 6), (x, y), loss=own, **given)[0].whitened is None
@@ -72,7 +73,7 @@ def test_only_what_can_be_whitened_is():
     frozen.weight.requires_grad_(False)
     assert prepare(frozen, (x, y), **given)[0].whitened is None
     with pytest.raises(InputError, match="all of it trained"):
-        prepare(frozen, (x, y), preconditioner="public", **given)
+        prepare(frozen, (x, y), **{**given, "preconditioner": "public"})
 
 
 def test_a_step_is_a_step_of_the_engine_on_transformed_inputs():

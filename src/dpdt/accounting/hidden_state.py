@@ -2,8 +2,7 @@
 
 `hidden-state-convex` is about noisy gradient descent on a smooth convex loss, where clipping is
 impossible a priori. M is the number of steps an epoch, E that of epochs, Δ the sensitivity of the
-mean contribution, and c = c_F·c_T the Lipschitz constant of a step. Then (Bok, Su and Altschuler
-2024):
+mean contribution, c = c_F·c_T the Lipschitz constant of a step (Bok, Su and Altschuler 2024):
 
     μ = (Δ/σ) √( 1 + c^{2M−2} (1−c²)/(1−c^M)² · (1−c^{M(E−1)})/(1+c^{M(E−1)}) )     for c < 1
     μ = (Δ/σ) √( 1 + (E−1)/M )                                                      for c = 1
@@ -13,12 +12,10 @@ the displacement is 2C a step. Only weight decay (c = 1/(1+λη̂) < 1) forgets:
 
     μ = √(Σ_g (2C_g/σ_g)²) · √( (1+c)/(1−c) · (1−c^T)/(1+c^T) )
 
-What rounding can add to the mean (Setting.rounding) is added to Δ and to 2C_g.
-
-The argument allows displacements that depend on the whole past, so auxiliaries may remember. With
-memory `shared` and V = I the direction has the further part (2ρη−1)π̂ with ‖π̂‖ ≤ C. This part makes
-the displacement (1 + |2ρη−1|) times as large. With another V the displacement has no bound, and the
-run is refused.
+What rounding can add to the mean (Setting.rounding) is added to Δ and to 2C_g. The argument allows
+displacements that depend on the whole past, so auxiliaries may remember. With memory `shared` and
+V = I the direction has the further part (2ρη−1)π̂ with ‖π̂‖ ≤ C, which makes the displacement
+(1 + |2ρη−1|) times as large. With another V it has no bound, and the run is refused.
 """
 
 from __future__ import annotations

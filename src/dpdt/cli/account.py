@@ -54,4 +54,5 @@ def command(
         return
     click.echo(privacy.table(all=everything))
     if not everything:
-        left_out(privacy, "dpdt account --all")
+        rest = "".join(f" --set {o}" for o in overrides) + (f" --method {method}" if method else "")
+        left_out(privacy, f"dpdt account {source}{rest} --all")

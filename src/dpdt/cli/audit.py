@@ -26,7 +26,7 @@ WORST_CASE = "worst-case"
 @click.option("--repeats", type=click.IntRange(2), default=100, show_default=True,
               help="Evaluations that intervals span.")  # fmt: skip
 @click.option("--shadows", type=click.IntRange(0), default=0, show_default=True,
-              help="Train so many shadow models for LiRA; continued where it stopped.")  # fmt: skip
+              help="Shadow models to train for LiRA; goes on where it stopped.")  # fmt: skip
 @click.option("--targets", type=click.IntRange(20), default=500, show_default=True,
               help="LiRA: members under attack, and as many others.")  # fmt: skip
 @click.option("--memory", "memories", default="auxiliary,shared,none", show_default=True,

@@ -51,8 +51,14 @@ def cli() -> None:
     """Differentially private decoupled training: train, account, audit, release."""
 
 
+_WARNED: set[str] = set()
+
+
 def _warn(message: Any, *_: Any, **__: Any) -> None:
-    click.echo(f"warning: {message}", err=True)
+    """Print a warning, each once."""
+    if str(message) not in _WARNED:
+        _WARNED.add(str(message))
+        click.echo(f"warning: {message}", err=True)
 
 
 def _told(error: InputError) -> str:

@@ -12,6 +12,6 @@ overrides = click.option(
     help="Override a key, such as train.epochs=5. May be repeated.",
 )
 method = click.option(
-    "--method", help="Use this method, with the configuration's values for it (table peers)."
+    "--method", help="Another method than the file's own, with the file's values for it, if any."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

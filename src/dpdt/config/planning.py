@@ -12,12 +12,14 @@ from dpdt.methods.problem import Problem
 def problem_of(config: Config) -> Problem:
     """What the plan needs to know of the model and the data that a configuration names."""
     facts = data.facts(config.data.name, config.data.limit)
+    parameters = tuple(models.parameters(config.model, facts, config.train.augment))
+    has_bias = any(p.name.split(".")[-1] == "bias" for p in parameters)
     return Problem(
         examples=facts.examples,
-        parameters=tuple(models.parameters(config.model, facts, config.train.augment)),
+        parameters=parameters,
         bounds=models.bounds(config.model) if facts.in_memory else None,
         public=config.data.public,
-        linear=models.is_linear(config.model, config.train.augment),
+        linear=models.is_linear(config.model, config.train.augment) and has_bias,
     )
 
 

@@ -123,7 +123,7 @@ def has_features(config: ModelSettings, augment: bool) -> bool:
 
 
 def is_linear(config: ModelSettings, augment: bool) -> bool:
-    """Whether what is trained is one linear layer with a bias on its inputs, unchanged."""
+    """Whether what is trained is one linear layer on its inputs, unchanged."""
     return has_features(config, augment) or (config.name == "linear" and config.radius is None)
 
 
