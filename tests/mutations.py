@@ -64,6 +64,8 @@ CLI = "tests/cli/test_cli.py"
 COMPARE = "tests/cli/test_compare.py"
 COMPOSITION = "tests/accounting/test_composition.py"
 CONFIG = "tests/config/test_config.py"
+METHODS_ALL = "tests/methods/test_conformance.py"
+TOLD = "tests/test_told.py"
 CONFORMANCE = "tests/accounting/test_conformance.py"
 CONVEX = "tests/test_convex.py"
 DPSGD = "tests/methods/test_dpsgd.py"
@@ -1580,7 +1582,7 @@ STEPS = [
         "resume: later steps are not recorded",
         "if step >= self._recorded:",
         "if step >= self._recorded and not self._recorded:",
-        (STATE, RESUME),
+        (STATE, METHODS_ALL),
     ),
     Mutation(
         "training/step.py",
@@ -1879,6 +1881,90 @@ STEPS = [
 ]
 
 PLANS = [
+    Mutation(
+        "training/run.py",
+        "a run of something else than was accounted is made",
+        "if step.plan.problem != problem_of(config):",
+        "if False:",
+        (TOLD,),
+    ),
+    Mutation(
+        "methods/plan.py",
+        "a step has the setting of the one before",
+        'step, side="right"',
+        'step, side="left"',
+        (LATTICE, METHODS_ALL),
+    ),
+    Mutation(
+        "methods/problem.py",
+        "bounds are taken to hold for any loss",
+        "bounds=bounds_of(model) if usual and _has_class_numbers(data) else None,",
+        "bounds=bounds_of(model) if _has_class_numbers(data) else None,",
+        (HOLES_CONVEX, CONVEX),
+    ),
+    Mutation(
+        "methods/problem.py",
+        "bounds are taken to hold for any labels",
+        "bounds=bounds_of(model) if usual and _has_class_numbers(data) else None,",
+        "bounds=bounds_of(model) if usual else None,",
+        (HOLES_CONVEX,),
+    ),
+    Mutation(
+        "methods/problem.py",
+        "any model is taken to be linear",
+        "linear=usual and trained_layer(model) is not None,",
+        "linear=usual,",
+        (TOLD,),
+    ),
+    Mutation(
+        "methods/canaries.py",
+        "a pull exceeds the bound that a guarantee rests on",
+        "strength = PULL * clip if bounds is None else WITHIN * bounds.gradient",
+        "strength = PULL * clip",
+        (CANARIES,),
+    ),
+    Mutation(
+        "methods/canaries.py",
+        "canaries are in or out by the public seed",
+        "Randomness().coins(recipe.number, 0.5)",
+        "Randomness(recipe.seed).coins(recipe.number, 0.5)",
+        (CANARIES,),
+    ),
+    Mutation(
+        "config/planning.py",
+        "gradient canaries are told for methods that have no place for them",
+        "if pulls and not config.method.takes_pulls:",
+        "if False:",
+        (CANARIES,),
+    ),
+    Mutation(
+        "config/loading.py",
+        "a file has two sets of values for its own method",
+        "if own in peers:",
+        "if False:",
+        ("tests/methods/test_plain.py",),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "a run writes to the state that it went on from",
+        'optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))',
+        'optimizer.load_state_dict(state["optimizer"])',
+        (METHODS_ALL,),
+    ),
+    Mutation(
+        "methods/pate/engine.py",
+        "a gradient stays on the student",
+        "                chosen.zero_grad()\n",
+        "",
+        (METHODS_ALL,),
+    ),
+    Mutation(
+        "methods/pate/engine.py",
+        "teachers grow from another start after a resume",
+        '        self.start.load_state_dict(state["start"])\n',
+        "",
+        (METHODS_ALL,),
+    ),
     Mutation(
         "methods/dpdt/__init__.py",
         "a seeded run is called private (dpdt)",

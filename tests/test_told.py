@@ -9,7 +9,7 @@ from dpdt.methods import METHODS
 from dpdt.methods.plan import decide
 from dpdt.methods.problem import Problem
 from dpdt.models.loss import default_loss as LOSS
-from dpdt.training.run import Assembled
+from dpdt.training.run import Assembled, run
 
 KINDS = ("none", "mislabelled", "noise", "gradient")
 SHORT = ("train.epochs=2",)
@@ -104,3 +104,26 @@ def test_a_problem_is_equal_from_a_configuration_and_from_a_model(name, augment)
     y = torch.zeros(facts.examples, dtype=torch.long)
     found = Problem.of(learner, (x, y), torch.zeros(5, *facts.shape), LOSS)
     assert found == config.problem_of(chosen)
+
+
+def test_a_head_without_a_bias_is_not_whitened_by_either():
+    """GPT-2's head has none; to say otherwise was accounted, and could not be trained."""
+    sets = (
+        "model.name=gpt2", "model.layers=1", "model.pretrained=false", "model.trained=head",
+        "data.limit=100", "data.public=50",
+    )  # fmt: skip
+    chosen = config.load("sst2-head", sets)
+    facts = data.facts("sst2", 100)
+    learner = models.learner(models.build(chosen.model, facts, 0), chosen.model, False)
+    x, y = torch.zeros(100, learner.in_features), torch.zeros(100, dtype=torch.long)
+    found = Problem.of(learner, (x, y), x[:50], LOSS)
+    assert found == config.problem_of(chosen)
+    assert not found.linear
+
+
+def test_a_run_of_something_else_than_was_accounted_is_refused(tmp_path, monkeypatch):
+    chosen = config.load("digits", SHORT)
+    monkeypatch.setattr(models, "build", lambda *_: torch.nn.Linear(64, 10, bias=False))
+    with pytest.raises(InputError, match="not the one that the guarantee"):
+        run(chosen, tmp_path / "run", show_progress=False)
+    assert not (tmp_path / "run").exists()
