@@ -1926,8 +1926,8 @@ PLANS = [
     Mutation(
         "methods/canaries.py",
         "canaries are in or out by the public seed",
-        "Randomness().coins(recipe.number, 0.5)",
-        "Randomness(recipe.seed).coins(recipe.number, 0.5)",
+        "Randomness().coins(wanted.number, 0.5)",
+        "Randomness(wanted.seed).coins(wanted.number, 0.5)",
         (CANARIES,),
     ),
     Mutation(

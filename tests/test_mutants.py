@@ -31,7 +31,7 @@ from dpdt.errors import InputError
 from dpdt.lattice import FINE, on_lattice, spacing
 from dpdt.ledger import Block, Ledger, LedgerWriter, Setting
 from dpdt.ledger.lines import chain
-from dpdt.mechanism import Blocks, BoundedSum, perturbed
+from dpdt.mechanism import BoundedSum, Columns, perturbed
 from dpdt.methods.gep.engine import GepEngine
 from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
@@ -89,7 +89,7 @@ class TestCore:
         """A norm in single precision is off by 1e-7, to either side."""
         generator = torch.Generator().manual_seed(size)
         for _ in range(20):
-            total = BoundedSum(Blocks([size]), (1.0,))
+            total = BoundedSum(Columns([size]), (1.0,))
             total.add(5.0 * torch.randn(1, size, generator=generator, dtype=torch.float64))
             square = sum(Fraction(v) ** 2 for v in total.total.tolist())
             assert 1 - Fraction(1, 10**11) <= square <= 1
@@ -99,7 +99,7 @@ class TestCore:
         """Small terms beside a large sum, rows one by one and many at once."""
         rows = torch.full((3000, 8), 0.1, dtype=torch.float64)
         rows[::3] = 3e-9
-        whole, single = (BoundedSum(Blocks(pieces), (1.0,)) for _ in range(2))
+        whole, single = (BoundedSum(Columns(pieces), (1.0,)) for _ in range(2))
         whole.add(rows)
         for row in rows:
             single.add(row.unsqueeze(0))
@@ -110,7 +110,7 @@ class TestCore:
     def test_a_product_whose_norm_underflows_is_not_blown_up(self):
         """The norm on the right is lost below 1e-154; a long left side would make up for it."""
         for left, right in ((1e150, 1e-165), (1e-165, 1e150), (1e200, 1e-200), (1e35, 1e-36)):
-            total = BoundedSum(Blocks([9]), (1e-30,))
+            total = BoundedSum(Columns([9]), (1e-30,))
             sides = (torch.full((1, 3), v, dtype=torch.float64) for v in (left, right))
             total.add_products(*sides, constant=False)
             assert float(total.total.norm()) <= 1e-30

@@ -44,7 +44,7 @@ def full_precision() -> Iterator[None]:
             yield
 
 
-class Blocks:
+class Columns:
     """Columns that are clipped together: block by block, each in pieces of `piece` columns."""
 
     def __init__(self, pieces: Sequence[int], piece: int = 1, device: str | torch.device = "cpu"):
@@ -74,7 +74,7 @@ class Blocks:
 class BoundedSum:
     """The sum of contributions, each bounded in every block. The only way into a release."""
 
-    def __init__(self, blocks: Blocks, clip: Sequence[float]):
+    def __init__(self, blocks: Columns, clip: Sequence[float]):
         for c in clip:
             if not LEAST <= c <= MOST:
                 raise InputError(f"method.clip: must be from {LEAST:g} to {MOST:g}, found {c:g}")

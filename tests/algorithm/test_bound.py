@@ -14,7 +14,7 @@ from torch import nn
 from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.layout import Layout
 from dpdt.errors import InputError
-from dpdt.mechanism import Blocks, BoundedSum
+from dpdt.mechanism import BoundedSum, Columns
 
 from .problems import batch_of, engine_for, flat, take_step
 
@@ -80,7 +80,7 @@ def test_any_input_ends_inside_the_ball(values, clip):
 )
 def test_any_outer_product_ends_inside_the_ball(left, right, clip, constant):
     layout = layout_of(24 if constant else 20, dtype=torch.float64)
-    total = BoundedSum(Blocks([layout.size]), (clip,))
+    total = BoundedSum(Columns([layout.size]), (clip,))
     total.add_products(torch.from_numpy(left), torch.from_numpy(right), constant=constant)
     assert inside(layout, total.total, clip)
 

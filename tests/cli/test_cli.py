@@ -274,6 +274,7 @@ batch_size = 2500
 delta = 1e-6
 [method]
 lr = 0.1
+sampling = "partition"
 granularity = "layer"
 auxiliaries = 40
 """

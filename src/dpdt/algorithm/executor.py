@@ -45,7 +45,7 @@ from dpdt.algorithm.randomness import kept
 from dpdt.algorithm.readiness import refuse_unready
 from dpdt.algorithm.state import Attributes, Kept, Tainted, replica
 from dpdt.algorithm.ways import How
-from dpdt.mechanism import Blocks, BoundedSum, full_precision
+from dpdt.mechanism import BoundedSum, Columns, full_precision
 
 AGAIN = 16  # one step in so many, by a secret coin, computes its first auxiliary twice
 
@@ -93,7 +93,7 @@ class Executor:
         self,
         batch: Batch,
         *,
-        columns: Blocks,
+        columns: Columns,
         clip: tuple[float, ...],
         contribute: Contribute,
         scale: float | None = None,

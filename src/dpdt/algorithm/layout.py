@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from dpdt.algorithm.blocks import Blocks, Parameter
 from dpdt.errors import InputError
-from dpdt.mechanism import Blocks as Columns
+from dpdt.mechanism import Columns
 
 PIECES = (256, 64, 16, 1)
 ENTRY = "entry"  # a granularity for audits: every single parameter is a block of its own

@@ -20,7 +20,7 @@ from dpdt.algorithm.gradients import Head, channels_last, looped, vectorised
 from dpdt.algorithm.randomness import Globals, seeded
 from dpdt.algorithm.state import Attributes, Tainted
 from dpdt.algorithm.ways import How
-from dpdt.mechanism import Blocks, BoundedSum, full_precision
+from dpdt.mechanism import BoundedSum, Columns, full_precision
 
 if TYPE_CHECKING:
     from dpdt.algorithm.executor import Executor
@@ -35,7 +35,7 @@ class Pass:
     owner: Executor
     how: How
     batch: Batch
-    columns: Blocks
+    columns: Columns
     clip: tuple[float, ...]
     contribute: Contribute
     whole: bool
@@ -43,7 +43,7 @@ class Pass:
 
     def products(self, head: Head, scale: float, target: BoundedSum) -> Tally:
         """Single examples of a linear head, as outer products."""
-        own = BoundedSum(Blocks([head.width]), self.clip)
+        own = BoundedSum(Columns([head.width]), self.clip)
         tally = Tally()
         for places in self._chunks():
             x, y = self._gather(places)

@@ -132,7 +132,7 @@ def replica(model: nn.Module) -> nn.Module:
         return model
 
 
-def fingerprint(model: nn.Module) -> str:
+def model_hash(model: nn.Module) -> str:
     """A hash of all tensors of a module, trained or not, and of their names."""
     digest = hashlib.sha256()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dpdt.errors import InputError
 from dpdt.ledger.lines import header_of, setting_of, verified
-from dpdt.ledger.records import Header, Run, Setting
+from dpdt.ledger.records import Header, Setting, Stretch
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Ledger:
     """
 
     header: Header
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Stretch] = field(default_factory=list)
     exports: list[str] = field(default_factory=list)
     voids: list[str] = field(default_factory=list)
     closed: bool = False
@@ -55,7 +55,7 @@ class Ledger:
         if self.runs and self.runs[-1].setting == setting and self.position == start:
             last = self.runs.pop()
             steps, start = steps + last.steps, last.start
-        self.runs.append(Run(setting=setting, steps=steps, start=start))
+        self.runs.append(Stretch(setting=setting, steps=steps, start=start))
 
     @classmethod
     def read(cls, path: str | Path) -> Ledger:

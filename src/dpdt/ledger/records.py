@@ -78,7 +78,7 @@ class Header:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Stretch:
     """Consecutive steps with one setting. The first of them is number `start` of the plan.
 
     Runs follow each other without a gap, unless a state was loaded and steps were taken again.

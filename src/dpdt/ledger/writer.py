@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from dpdt.errors import InputError
 from dpdt.ledger.ledger import Ledger
 from dpdt.ledger.lines import FORMAT, chain, setting_of
-from dpdt.ledger.records import Header, Run, Setting
+from dpdt.ledger.records import Header, Setting, Stretch
 
 SYNC = 1.0  # seconds: a step's record reaches the disk within them, and before anything leaves
 
@@ -67,7 +67,7 @@ class LedgerWriter:
         self._file.truncate(len(text))
         self._file.seek(0, 2)
 
-    def adopt(self, runs: list[Run]) -> None:
+    def adopt(self, runs: list[Stretch]) -> None:
         """Take over what another ledger of the same run has recorded, before any own step."""
         for run in runs:
             for number in range(run.start, run.start + run.steps):

@@ -40,7 +40,7 @@ WITHIN = 1.0 - 1e-6  # of a bound on gradients, so that rounding does not exceed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Wanted:
     """Which canaries to plant, and where. All of this is public; the coins are not part of it."""
 
     kind: str
@@ -63,18 +63,18 @@ class Planted:
     canaries: Any  # the canaries themselves, (x, label), whether in or out
 
     @classmethod
-    def plant(cls, data: Any, recipe: Recipe) -> Planted:
+    def plant(cls, data: Any, wanted: Wanted) -> Planted:
         """Toss the coins and plant. Positions and canaries depend on the public seed alone."""
-        return cls._make(data, recipe, Randomness().coins(recipe.number, 0.5))
+        return cls._make(data, wanted, Randomness().coins(wanted.number, 0.5))
 
     @classmethod
-    def again(cls, data: Any, recipe: Recipe, record: dict[str, Any]) -> Planted:
+    def again(cls, data: Any, wanted: Wanted, record: dict[str, Any]) -> Planted:
         """The same canaries and coins, from the record that a run has kept."""
-        return cls._make(data, recipe, np.array(record["included"], dtype=bool))
+        return cls._make(data, wanted, np.array(record["included"], dtype=bool))
 
     @classmethod
-    def _make(cls, data: Any, recipe: Recipe, included: np.ndarray) -> Planted:
-        kind, number = recipe.kind, len(included)
+    def _make(cls, data: Any, wanted: Wanted, included: np.ndarray) -> Planted:
+        kind, number = wanted.kind, len(included)
         if not isinstance(data, tuple):
             raise InputError(
                 "audit.canaries: the data are read from files one by one and cannot be replaced; "
@@ -85,11 +85,11 @@ class Planted:
                 f"audit.canaries: must be at most half of the {count(data)} examples, "
                 f"found {number}"
             )
-        generator = np.random.default_rng((recipe.seed, 8))
+        generator = np.random.default_rng((wanted.seed, 8))
         places = np.sort(generator.choice(count(data), number, replace=False))
         real = take(data, torch.from_numpy(places))
-        canaries, stand_ins = _pair(kind, real, recipe.classes, generator)
-        replaced = recipe.relation == "replace-one"
+        canaries, stand_ins = _pair(kind, real, wanted.classes, generator)
+        replaced = wanted.relation == "replace-one"
         inside = torch.from_numpy(included)
         chosen = _where(inside, canaries, stand_ins) if replaced else canaries
         pulls = absent = None
@@ -97,7 +97,7 @@ class Planted:
             marks = torch.zeros(count(data), dtype=torch.long)
             numbers = torch.arange(1, number + 1)
             marks[places] = torch.where(inside, numbers, -numbers) if replaced else numbers
-            pulls = Pulls(marks=marks, number=number, seed=recipe.seed)
+            pulls = Pulls(marks=marks, number=number, seed=wanted.seed)
         if not replaced:
             absent = np.zeros(count(data), dtype=bool)
             absent[places[~included]] = True

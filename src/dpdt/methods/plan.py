@@ -20,7 +20,7 @@ from dpdt.algorithm.recipe import Recipe
 from dpdt.errors import InputError
 from dpdt.fields import AUTO
 from dpdt.lattice import on_lattice
-from dpdt.ledger import Header, Ledger, Run, Setting
+from dpdt.ledger import Header, Ledger, Setting, Stretch
 from dpdt.methods import rate
 from dpdt.methods.method import Training
 from dpdt.methods.problem import Problem
@@ -171,7 +171,7 @@ def _calibrated(plan: Plan) -> Plan:
 
 @cache
 def _factor(
-    header: Header, runs: tuple[Run, ...], epsilon: float, delta: float, accountant: str
+    header: Header, runs: tuple[Stretch, ...], epsilon: float, delta: float, accountant: str
 ) -> float:
     """`calibrate`, remembered, since the runs of a comparison differ by their seed only."""
     return calibrate(Ledger(header, list(runs)), epsilon, delta, accountant=by_name(accountant))

@@ -11,12 +11,11 @@ from torch import nn
 
 from dpdt import data, models
 from dpdt.accounting import Privacy
-from dpdt.algorithm.state import fingerprint as fingerprint_of
+from dpdt.algorithm.state import model_hash
 from dpdt.config import Config, problem_of
 from dpdt.config.planning import check_canaries
 from dpdt.errors import InputError
-from dpdt.methods.canaries import Planted
-from dpdt.methods.canaries import Recipe as Canaries
+from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.ram import gigabytes
 from dpdt.models.loss import accuracy
 from dpdt.runs import Run
@@ -65,9 +64,9 @@ def load(config: Config) -> data.Examples:
     return models.inputs(model, config.model, loaded, augment=config.train.augment)
 
 
-def canaries_of(config: Config) -> Canaries:
+def canaries_of(config: Config) -> Wanted:
     """Which canaries a configuration asks for."""
-    return Canaries(
+    return Wanted(
         kind=config.audit.canary,
         number=config.audit.canaries,
         seed=config.train.seed,
@@ -109,7 +108,7 @@ class Assembled:
             examples=examples,
             public=public,
             planted=planted,
-            start=fingerprint_of(model),
+            start=model_hash(model),
         )
 
     @property

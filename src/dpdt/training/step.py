@@ -24,7 +24,7 @@ from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.state import Tainted
 from dpdt.errors import InputError
 from dpdt.fields import AUTO
-from dpdt.ledger import LedgerWriter, Run, Setting
+from dpdt.ledger import LedgerWriter, Setting, Stretch
 from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Engine
 from dpdt.methods.plan import Plan
@@ -231,22 +231,22 @@ class Step:
         self._settle()
 
 
-def _runs(state: dict[str, Any]) -> list[Run]:
+def _runs(state: dict[str, Any]) -> list[Stretch]:
     def setting(values: dict[str, Any]) -> Setting:
         given: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }
         return Setting(**given)
 
-    return [Run(setting=setting(s), steps=n, start=start) for s, n, start in state["ledger"]]
+    return [Stretch(setting=setting(s), steps=n, start=start) for s, n, start in state["ledger"]]
 
 
-def _settings(runs: Iterable[Run]) -> list[Setting]:
+def _settings(runs: Iterable[Stretch]) -> list[Setting]:
     return [run.setting for run in runs for _ in range(run.steps)]
 
 
-def _begins_with(runs: list[Run], first: list[Run]) -> bool:
-    def steps(some: list[Run]) -> list[tuple[int, Setting]]:
+def _begins_with(runs: list[Stretch], first: list[Stretch]) -> bool:
+    def steps(some: list[Stretch]) -> list[tuple[int, Setting]]:
         return [(run.start + i, run.setting) for run in some for i in range(run.steps)]
 
     mine, theirs = steps(runs), steps(first)

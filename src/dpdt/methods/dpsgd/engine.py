@@ -14,7 +14,7 @@ from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.publish import aggregate
 from dpdt.ledger import Setting
-from dpdt.mechanism import Blocks, full_precision
+from dpdt.mechanism import Columns, full_precision
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer, restore, saved
 from dpdt.models.loss import default_loss
@@ -69,13 +69,13 @@ class DpsgdEngine:
             nonfinite=tally.nonfinite // columns.count,
         )
 
-    def _columns(self, clip: tuple[float, ...]) -> tuple[Blocks, tuple[float, ...]]:
+    def _columns(self, clip: tuple[float, ...]) -> tuple[Columns, tuple[float, ...]]:
         """What is clipped together: all, or each tensor to its share of the whole clip."""
         if self.method.clipping != "layer":
             return self.layout.columns, clip
         sizes = [t.numel() for t in self.layout.tensors]
         sizes[-1] += self.layout.padding[0]
-        return Blocks(sizes), (clip[0] / len(sizes) ** 0.5,) * len(sizes)
+        return Columns(sizes), (clip[0] / len(sizes) ** 0.5,) * len(sizes)
 
     def _normalise(self, rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
         """Automatic clipping (Bu et al. 2023): every gradient gets norm clip·‖g‖/(‖g‖ + γ)."""

@@ -29,7 +29,7 @@ from dpdt.algorithm.randomness import kept, seeded
 from dpdt.data.access import count, take
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
-from dpdt.mechanism import Blocks, full_precision, perturbed
+from dpdt.mechanism import Columns, full_precision, perturbed
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer, restore, saved
 from dpdt.methods.public import classes_of
@@ -84,7 +84,7 @@ class GepEngine:
 
             total, losses, tally = self.executor.total(
                 batch,
-                columns=Blocks([width, layout.size]),
+                columns=Columns([width, layout.size]),
                 clip=setting.clip,
                 contribute=contribute,
                 whole=True,
