@@ -12,8 +12,8 @@ from pathlib import Path
 from dpdt import config
 from dpdt.accounting import ACCOUNTANTS, account
 from dpdt.accounting.calibrate import calibrate
-from dpdt.cli.source import planned
 
+DELTA = 1e-6  # below 1/n for every preset
 OUT = Path(__file__).parent / "out" / "accounting.json"
 
 
@@ -32,16 +32,16 @@ def main() -> None:
         ("sst2", ()),
         ("cifar10", ("train.epochs=50000", "method.penalty_schedule=paper")),
     ]:
-        ledger = planned(config.load(name, overrides))
-        account(ledger, 1e-5)  # the first call imports
+        ledger = config.plan_of(config.load(name, overrides)).ledger()
+        account(ledger, DELTA)  # the first call imports
         case = {
             "preset": " ".join([name, *overrides]),
             "steps": ledger.steps,
             "positions": ledger.header.batches,
-            "account_seconds": round(seconds(account, ledger, 1e-5), 4),
-            "calibrate_seconds": round(seconds(calibrate, ledger, 8.0, 1e-5), 4),
+            "account_seconds": round(seconds(account, ledger, DELTA), 4),
+            "calibrate_seconds": round(seconds(calibrate, ledger, 8.0, DELTA), 4),
             "by_accountant": {
-                a.name: round(seconds(a.guarantee, ledger, 1e-5), 4) for a in ACCOUNTANTS
+                a.name: round(seconds(a.guarantee, ledger, DELTA), 4) for a in ACCOUNTANTS
             },
         }
         cases.append(case)

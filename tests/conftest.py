@@ -11,6 +11,11 @@ hypothesis.settings.register_profile("project", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("project")
 
 
+def pytest_collection_modifyitems(items):
+    """The longest first, so that no process waits for another at the end."""
+    items.sort(key=lambda item: "test_sensitivity" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def seeded(monkeypatch):
     """Seeds the global generators, and stands in for the operating system's entropy."""
