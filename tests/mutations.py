@@ -36,7 +36,6 @@ LEFT_OUT = (
     "__pycache__",
     "*.egg-info",
     "build",
-    "runs",
 )
 CASES = "150"  # of tests/test_sensitivity.py
 PATIENCE = 900.0  # seconds; a mutation that hangs the tests is noticed too
@@ -2907,6 +2906,16 @@ def pytest(copy: Path, *arguments: str, patience: float | None = None) -> tuple[
     return done.returncode, failed
 
 
+def copied(copy: Path) -> None:
+    """Copy the project, without what training at its root has left."""
+    ignore = shutil.ignore_patterns(*LEFT_OUT)
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        return {*ignore(folder, names), *({"runs", "compare"} if Path(folder) == ROOT else ())}
+
+    shutil.copytree(ROOT, copy, ignore=left_out)
+
+
 def failing(copy: Path, tests: Iterable[str]) -> list[str]:
     """Tests that fail without any mutation."""
     status, failed = pytest(copy, *tests)
@@ -2950,7 +2959,7 @@ def main() -> int:
     verdicts: dict[Mutation, str] = {}
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         copy = Path(folder) / "project"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        copied(copy)
         known = failing(copy, dict.fromkeys(t for m in chosen for t in m.tests)) if chosen else []
         for test in known:
             print(f"fails by itself    {test}", flush=True)
