@@ -1962,7 +1962,7 @@ PLANS = [
         "teachers grow from another start after a resume",
         '        self.start.load_state_dict(state["start"])\n',
         "",
-        (METHODS_ALL,),
+        (PATE,),
     ),
     Mutation(
         "methods/dpdt/__init__.py",
@@ -2739,8 +2739,8 @@ RUNS = [
     Mutation(
         "training/run.py",
         "resume: nothing is compared",
-        '        refuse_changes(path, state["depends"], depends)\n',
-        "",
+        'refuse_changes(path, state["depends"], depends)',
+        "pass",
         (RESUMED,),
     ),
     Mutation(

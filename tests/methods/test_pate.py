@@ -44,6 +44,27 @@ def test_a_student_learns_from_the_teachers():
     assert result.privacy.relation == "add-remove"
 
 
+def test_teachers_after_a_resume_grow_from_the_start_of_those_before():
+    """The state has it: the model that is given then may start elsewhere."""
+    options = {**OPTIONS, "teachers": 3, "teacher_epochs": 1, "lr": 1e-4, "noise": 0.1}
+    whole, other = linear(), linear()
+    nn.init.normal_(other.weight, std=3.0)
+    step, loader = prepare(whole, DATA, **options)
+    for batch in loader:
+        step(batch)
+        if batch.step == 0:
+            state = step.state_dict()
+        if batch.step == 2:
+            break
+    again, loader = prepare(other, DATA, **options)
+    again.load_state_dict(state)
+    for batch in loader:
+        again(batch)
+        if batch.step == 2:
+            break
+    assert torch.equal(again.engine.counts, step.engine.counts)
+
+
 def test_every_example_has_one_teacher_whoever_else_is_there():
     shards = Shards(examples=100, shards=7, seed=3)
     seen = np.concatenate([shards.batch(k)[0] for k in range(7)])
