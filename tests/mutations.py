@@ -2811,7 +2811,7 @@ RUNS = [
         "a finished run keeps its noise stream",
         "        folder.remove_checkpoint()\n",
         "        pass\n",
-        (f"{RESUME}::test_bit_for_bit",),
+        (METHODS_ALL,),
     ),
     Mutation(
         "training/recorder.py",
