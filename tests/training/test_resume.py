@@ -50,6 +50,19 @@ def test_long_runs_leave_a_checkpoint_after_an_epoch(tmp_path, monkeypatch):
     assert [s["steps"] for s in saved] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("kind", ["mislabelled", "gradient"])
+def test_a_run_does_not_go_on_with_other_coins_of_its_canaries(kind, tmp_path, monkeypatch):
+    """Two continuations with the same noise would differ by the canary alone."""
+    chosen = config.load("digits", ("train.epochs=5", *FIXED, f"audit.canary={kind}"))
+    cut(monkeypatch, chosen, tmp_path / "cut")
+    folder = Run(tmp_path / "cut")
+    record = folder.canaries()
+    record["included"][0] = not record["included"][0]
+    folder.write_canaries(record)
+    with pytest.raises(InputError, match=changed("training data or public inputs")):
+        run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+
+
 def changed(what):
     """What is said if something is no longer what it was."""
     return rf"cut: the {what} changed since the run was interrupted"

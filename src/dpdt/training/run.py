@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from dpdt import data, models
@@ -137,7 +138,8 @@ class Assembled:
         return step, loader
 
     def depends(self, config: Config) -> dict[str, str]:
-        parts = [part for part in (self.data, self.public) if part is not None]
+        coins = torch.from_numpy(self.planted.included) if self.planted else None
+        parts = [part for part in (self.data, self.public, coins) if part is not None]
         return depends_on(config, self.start, parts)
 
 
