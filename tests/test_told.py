@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 
 from dpdt import account, config, data, models
 from dpdt.errors import InputError
@@ -72,11 +73,20 @@ def test_every_memory_and_canary(memory, radius, kind):
     assert_same(*both(config.load("digits", sets)))
 
 
-FOLDERS = ("sst2-small", "sst2-head")  # models that are read from a folder
+@pytest.fixture
+def minilm(tmp_path, monkeypatch):
+    """A small encoder where some presets look for theirs."""
+    monkeypatch.setenv("DPDT_DATA", str(tmp_path))
+    small = transformers.BertConfig(
+        vocab_size=11, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=128,
+    )  # fmt: skip
+    transformers.BertModel(small).save_pretrained(tmp_path / "minilm")
 
 
+@pytest.mark.usefixtures("minilm")
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("preset", [p for p in config.presets() if p not in FOLDERS])
+@pytest.mark.parametrize("preset", config.presets())
 def test_every_preset(preset, method):
     """On examples of the shape that its data have, which need not be here."""
     sets = ("model.layers=1", "model.pretrained=false") if preset == "sst2" else ()

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import dpdt
-from dpdt import data
+from dpdt import config, data
 from dpdt.ledger import Ledger
 from tests.numbers import prepare, train
 
@@ -68,6 +68,12 @@ def test_a_torch_dataset_trains_like_its_tensors():
         train(model, source, epochs=1, batch_size=20, noise=0.0, memory="none", auxiliaries=3)
         results.append(model.weight.detach().clone())
     assert torch.equal(*results)
+
+
+def test_settings_beside_settings_that_were_made_already_are_refused():
+    made = config.load("digits").training
+    with pytest.raises(dpdt.InputError, match=r"using: .* no room for epsilon, lr; give one"):
+        prepare(nn.Linear(64, 10), small(), using=made, epsilon=1.0, lr=0.5)
 
 
 def test_users_as_shards_give_a_user_level_guarantee():

@@ -89,7 +89,7 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
     """
     given = _given(options)
     loss, public, users = given.get("loss", default_loss), given.get("public"), given.get("users")
-    training = given.get("using") or config.training(**options)  # type: ignore[misc]
+    training = _training(given.get("using"), options)
     if (training.privacy.unit == "user") != (users is not None):
         raise InputError(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
@@ -154,6 +154,18 @@ def _given(options: Any) -> Given:
     for name in Given.__annotations__.keys() & options.keys():
         found[name] = options.pop(name)  # type: ignore[literal-required]
     return found
+
+
+def _training(using: Training | None, settings: Any) -> Training:
+    """The settings that were made already, or those that the keywords make."""
+    if using is None:
+        return config.training(**settings)
+    if settings:
+        raise InputError(
+            f"using: settings that were made already leave no room for {', '.join(settings)}; "
+            "give one or the other"
+        )
+    return using
 
 
 @dataclass(frozen=True, kw_only=True)
