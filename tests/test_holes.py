@@ -22,7 +22,7 @@ from dpdt.ledger import Ledger
 from dpdt.models.networks import bounded_linear
 from dpdt.partition import Partition
 from dpdt.training import run as running
-from dpdt.training.compare import _set_aside
+from dpdt.training.grid import _set_aside
 from dpdt.training.run import run
 from tests.numbers import prepare, train
 

@@ -178,6 +178,12 @@ class Privacy:
         """The proven ε; infinite if nothing is proven."""
         return self.proven.epsilon if self.proven else float("inf")
 
+    @property
+    def claimed(self) -> float | None:
+        """What the paper's accountant says, if it says anything. Never the headline."""
+        found = (g.epsilon for g in self.guarantees if g.accountant == "paper")
+        return next((epsilon for epsilon in found if math.isfinite(epsilon)), None)
+
     def as_json(self) -> dict[str, Any]:
         proven = self.proven
         return {

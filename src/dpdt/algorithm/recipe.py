@@ -1,4 +1,4 @@
-"""Everything Algorithm 1 is told beforehand, for each block and epoch (no torch).
+"""Everything Algorithm 1 is told beforehand, for each block and step (no torch).
 
 Nothing here may depend on the data. The effective step size is η̂ = K·η_θ / Σ_k ρ_k = η_θ / mean ρ.
 """
@@ -6,11 +6,11 @@ Nothing here may depend on the data. The effective step size is η̂ = K·η_θ 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import groupby
 
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.proximal import contraction
-from dpdt.algorithm.schedule import Constant, Schedule
+from dpdt.algorithm.schedule import ByStep, Constant, Schedule
 from dpdt.ledger import Setting
 
 
@@ -34,13 +34,9 @@ class Recipe:
     auxiliary_weight_decay: float = 0.0
     averaging: float = 0.0  # weight of the past in the average of the published θ
 
-    @cached_property
-    def _settings(self) -> dict[int, Setting]:
-        return {}
-
-    def _penalties(self, epoch: int) -> tuple[float, ...]:
-        """ρ_k during an epoch: a single value if all auxiliaries share it."""
-        factors = [schedule.factor(epoch) for schedule in self.penalty_schedule]
+    def _penalties(self, epoch: int, step: int) -> tuple[float, ...]:
+        """ρ_k at a step: a single value if all auxiliaries share it."""
+        factors = [schedule.factor(epoch, step) for schedule in self.penalty_schedule]
         number = max(len(self.penalty), len(factors))
         return tuple(
             self.penalty[k % len(self.penalty)] * factors[k % len(factors)] for k in range(number)
@@ -51,22 +47,28 @@ class Recipe:
         """Whether all auxiliaries have one ρ."""
         return len(self.penalty) == len(self.penalty_schedule) == 1
 
-    def at(self, epoch: int) -> Setting:
-        """What every step of an epoch does."""
-        if epoch not in self._settings:
-            penalties = self._penalties(epoch)
-            penalty = sum(penalties) / len(penalties)
-            step_size = self.global_lr / penalty
-            clip = self.clip_schedule.factor(epoch)
-            noise = self.noise_schedule.factor(epoch)
-            self._settings[epoch] = Setting(
-                clip=tuple(c * clip for c in self.clip),
-                noise=tuple(s * noise for s in self.noise),
-                penalty=penalty,
-                lr=self.lr,
-                global_lr=self.global_lr,
-                step_size=step_size,
-                contraction=contraction(self.regularizer, self.weight_decay, step_size),
-                penalties=() if self.shared_penalty else penalties,
-            )
-        return self._settings[epoch]
+    def runs(self, epochs: int, batches: int) -> tuple[tuple[Setting, int], ...]:
+        """Every setting in order, and for how many steps it holds."""
+        schedules = (self.clip_schedule, self.noise_schedule, *self.penalty_schedule)
+        if not any(isinstance(schedule, ByStep) for schedule in schedules):
+            return tuple((self.at(epoch), batches) for epoch in range(epochs))
+        each = (self.at(step // batches, step) for step in range(epochs * batches))
+        return tuple((setting, len(list(same))) for setting, same in groupby(each))
+
+    def at(self, epoch: int, step: int = 0) -> Setting:
+        """What a step does."""
+        penalties = self._penalties(epoch, step)
+        penalty = sum(penalties) / len(penalties)
+        step_size = self.global_lr / penalty
+        clip = self.clip_schedule.factor(epoch, step)
+        noise = self.noise_schedule.factor(epoch, step)
+        return Setting(
+            clip=tuple(c * clip for c in self.clip),
+            noise=tuple(s * noise for s in self.noise),
+            penalty=penalty,
+            lr=self.lr,
+            global_lr=self.global_lr,
+            step_size=step_size,
+            contraction=contraction(self.regularizer, self.weight_decay, step_size),
+            penalties=() if self.shared_penalty else penalties,
+        )

@@ -1,7 +1,8 @@
-"""Schedules as data: how a setting changes from epoch to epoch.
+"""Schedules as data: how a setting changes during a run.
 
-A schedule is a factor that multiplies a base value. The factor is constant within an epoch and
-never depends on the data. A schedule is written as a name or as a table:
+A schedule is a factor that multiplies a base value. The factor never depends on the data. It is
+constant within an epoch, unless the table says unit = "step": then everything in it counts steps
+instead of epochs. A schedule is written as a name or as a table:
 
     {kind = "constant"}
     {kind = "steps", epochs = [50, 71], factors = [16, 8, 4]}   16 before epoch 50, 8 before 71, …
@@ -10,13 +11,11 @@ never depends on the data. A schedule is written as a name or as a table:
      phases = [{start = 5, stop = 60, every = 3, rate = 0.9}, …]}
     {kind = "two-phase", low = 0.25, ramp = [10, 30]}           0.25, a ramp to 1 over 10 … 30
     "paper"                                                     the paper's own, where it has one
+    {kind = "paper", over = 20}                                 the same, of 200 epochs, within 20
+    {kind = "exponential", rate = 1.1, every = 30, unit = "step"}
 
-Epochs count from 0. Two readings of the paper are settled here.
-
-1. The method section lets ρ grow (ρ/γ), the appendix lets ρ decay to a floor. Both are
-   `exponential`; a preset says which of them it uses.
-2. The appendix gives the clipping scale S_t twice: as 8 for 50 ≤ t ≤ 70, and as "8 from epoch 50, 4
-   from 70". The first says where each boundary epoch belongs, and is `paper`.
+Epochs and steps count from 0. The paper's own schedules are at the end. docs/readings.md says how
+the paper is read, and what else it could mean.
 """
 
 from __future__ import annotations
@@ -24,21 +23,49 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Any, Protocol
 
 from dpdt.errors import InputError
 
+PAPER_EPOCHS = 200  # of the paper's own schedules
+
 
 class Schedule(Protocol):
-    def factor(self, epoch: int) -> float:
-        """The factor in force during `epoch` (from 0)."""
+    def factor(self, epoch: int, step: int = 0) -> float:
+        """The factor in force at a step of an epoch (both from 0; steps from the run's start)."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
+class ByStep:
+    """A schedule whose epochs are steps."""
+
+    schedule: Schedule
+
+    def factor(self, epoch: int, step: int = 0) -> float:
+        return self.schedule.factor(step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Within:
+    """A schedule made for `whole` epochs (or steps), brought to `over` of them."""
+
+    schedule: Schedule
+    whole: int
+    over: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.over, int) and self.over >= 1):
+            raise InputError(f"over: must be a whole number from 1, found {self.over!r}")
+
+    def factor(self, epoch: int, step: int = 0) -> float:
+        return self.schedule.factor(epoch * self.whole // self.over)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Constant:
-    def factor(self, epoch: int) -> float:
+    def factor(self, epoch: int, step: int = 0) -> float:
         return 1.0
 
 
@@ -60,7 +87,7 @@ class Steps:
         if not all(f >= 0 and math.isfinite(f) for f in self.factors):
             raise InputError(f"factors: must be finite and ≥ 0, found {list(self.factors)}")
 
-    def factor(self, epoch: int) -> float:
+    def factor(self, epoch: int, step: int = 0) -> float:
         return self.factors[sum(epoch >= boundary for boundary in self.epochs)]
 
 
@@ -90,7 +117,7 @@ class Exponential:
     floor: float = 0.0
     ceiling: float = math.inf
 
-    def factor(self, epoch: int) -> float:
+    def factor(self, epoch: int, step: int = 0) -> float:
         log = sum(phase.count(epoch) * math.log(phase.rate) for phase in self.phases)
         value = math.exp(min(log, 700.0))
         return min(max(value, self.floor), self.ceiling)
@@ -109,53 +136,48 @@ class TwoPhase:
         if len(self.ramp) != 2 or not 0 <= self.ramp[0] < self.ramp[1]:
             raise InputError(f"ramp: must be [first, last] epoch, found {list(self.ramp)}")
 
-    def factor(self, epoch: int) -> float:
+    def factor(self, epoch: int, step: int = 0) -> float:
         first, last = self.ramp
         share = min(max((epoch - first) / (last - first), 0.0), 1.0)
         return self.low + (1.0 - self.low) * share
 
 
-# The appendix's clipping scale S_t and its penalty decay (from 0.1 to a floor of 1e-5).
-PAPER_CLIP = Steps(epochs=(50, 71, 81, 101), factors=(16.0, 8.0, 4.0, 2.0, 1.0))
-PAPER_PENALTY = Exponential(
-    phases=(
-        Phase(rate=0.9, every=3, start=5, stop=60),
-        Phase(rate=0.9, every=10, start=61, stop=99),
-        Phase(rate=0.5, every=25, start=100),
-    ),
-    floor=1e-4,
-)
-
-
-def parse(value: Any, *, paper: Schedule | None = None) -> Schedule:
-    """A schedule from its written form; `paper` is the paper's own, if it has one.
+def parse(value: Any, *, named: Mapping[str, Schedule] | None = None) -> Schedule:
+    """A schedule from its written form. `named` are the paper's own, of PAPER_EPOCHS epochs.
 
     A complaint about one entry of a table begins with the name of the entry and a colon.
     """
+    known = {"constant": Constant(), **(named or {})}
     if isinstance(value, str):
-        if value == "constant":
-            return Constant()
-        if value == "paper" and paper is not None:
-            return paper
-        known = "'constant'" + ("" if paper is None else " or 'paper'")
-        raise InputError(f"must be {known} or a table with a kind, found {value!r}")
+        if value in known:
+            return known[value]
+        words = " or ".join(repr(name) for name in known)
+        raise InputError(f"must be {words} or a table with a kind, found {value!r}")
     if not isinstance(value, Mapping):
         raise InputError(f"must be a name or a table with a kind, found {value!r}")
     kinds: dict[str, Callable[..., Schedule]] = {
+        **{name: partial(_within, schedule) for name, schedule in known.items()},
         "constant": Constant,
         "steps": Steps,
         "exponential": _exponential,
         "two-phase": TwoPhase,
     }
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
-    kind = options.pop("kind", None)
+    kind, unit = options.pop("kind", None), options.pop("unit", "epoch")
+    if unit not in ("epoch", "step"):
+        raise InputError(f"unit: must be 'epoch' or 'step', found {unit!r}")
     if not isinstance(kind, str) or kind not in kinds:
         raise InputError(f"kind: must be one of {', '.join(kinds)}, found {kind!r}")
     try:
-        return kinds[kind](**options)
+        found = kinds[kind](**options)
     except TypeError as error:
         reason = str(error).split("() ")[-1].replace("__init__", kind)
         raise InputError(f"a {kind!r} schedule does not fit: {reason}") from None
+    return ByStep(schedule=found) if unit == "step" else found
+
+
+def _within(schedule: Schedule, *, over: int = PAPER_EPOCHS) -> Schedule:
+    return Within(schedule=schedule, whole=PAPER_EPOCHS, over=over)
 
 
 def _exponential(
@@ -169,7 +191,31 @@ def _exponential(
     return Exponential(phases=tuple(Phase(**t) for t in tables), floor=floor, ceiling=ceiling)
 
 
-def grows(schedule: Schedule, epochs: int) -> bool:
-    """Whether the factor ever increases from one epoch to the next."""
-    values = [schedule.factor(epoch) for epoch in range(epochs)]
-    return any(b > a for a, b in pairwise(values))
+def factors(schedule: Schedule, epochs: int, batches: int) -> list[float]:
+    """The factors that a run meets, in order: for every epoch, or for every step."""
+    if isinstance(schedule, ByStep):
+        return [schedule.factor(step // batches, step) for step in range(epochs * batches)]
+    return [schedule.factor(epoch) for epoch in range(epochs)]
+
+
+# The appendix's clipping scale S_t. It is given twice: as 8 for 50 ≤ t ≤ 70, and as "8 from epoch
+# 50, 4 from 70". The first says where each boundary epoch belongs.
+PAPER_CLIP = Steps(epochs=(50, 71, 81, 101), factors=(16.0, 8.0, 4.0, 2.0, 1.0))
+
+
+def paper_penalty(base: float, *, grows: bool) -> Exponential:
+    """The appendix's timetable of ρ from a base value.
+
+    The paper's stage 3 divides ρ by γ, so ρ grows, up to the table's 10. The appendix says that ρ
+    "decays by γ", down to 1e-5. The end is a value of ρ, whatever the base.
+    """
+    slow, fast = (1 / 0.9, 2.0) if grows else (0.9, 0.5)
+    return Exponential(
+        phases=(
+            Phase(rate=slow, every=3, start=5, stop=60),
+            Phase(rate=slow, every=10, start=61, stop=99),
+            Phase(rate=fast, every=25, start=100),
+        ),
+        floor=0.0 if grows else 1e-5 / base,
+        ceiling=10.0 / base if grows else math.inf,
+    )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpdt.algorithm.auxiliary import Contribute
-from dpdt.algorithm.batch import Batch, Data
+from dpdt.algorithm.batch import Batch, Data, leaves
 from dpdt.algorithm.gradients import channels_last, looped, vectorised
 from dpdt.algorithm.places import equal_places, made_up, made_up_weights, rows_of, tries_of
 from dpdt.algorithm.randomness import Globals
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough for the cache
 EXAMPLES = 256  # examples that are differentiated at once when vectorised
+PIXELS = 1 << 11  # of a micro-batch, up to which convolutions are faster together
 LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
 OUTER = 1 << 22  # numbers in the inputs of a linear head at once
 UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError)
@@ -65,13 +66,20 @@ def takes_channels_last(owner: Executor, batch: Batch) -> bool:
 def size_of(owner: Executor, batch: Batch) -> int:
     """The size of micro-batches if they should be computed many at once, otherwise 0.
 
-    Convolutions are slower when computed together, unless each micro-batch is one example. So are
-    models too large for several rows of gradients to fit the cache.
+    Convolutions are slower when computed together, unless a micro-batch is one example or has few
+    pixels. So are models too large for several rows of gradients to fit the cache.
     """
     sizes = set(batch.sizes) - {0}
     if len(sizes) != 1 or not (batch.alone or batch.fixed) or 4 * owner.layout.size > CHUNK:
         return 0
-    return 0 if owner.convolves and sizes != {1} else sizes.pop()
+    size = sizes.pop()
+    alone = size == 1 or not owner.convolves
+    return size if alone or size * _widest(batch.data) <= PIXELS else 0
+
+
+def _widest(data: Data) -> int:
+    """The most numbers that one example has in any tensor of a batch."""
+    return max(tensor[:1].numel() for tensor in leaves(data))
 
 
 def as_products(owner: Executor, batch: Batch) -> How | None:

@@ -59,7 +59,8 @@ def command(
     chosen = config.load(source, overrides, target=targets[0] if targets else 3.0)
     targets = targets or [chosen.privacy.epsilon or 3.0]
     from dpdt.report.comparison import draw, table
-    from dpdt.training.compare import Interrupted, cells, compare
+    from dpdt.training.compare import cells, compare
+    from dpdt.training.grid import Interrupted
 
     folder = out or Path("compare") / Path(source).stem
     todo = cells(chosen, methods.split(",") if methods else (), targets, seeds)

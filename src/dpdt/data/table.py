@@ -51,6 +51,11 @@ def _digits(folder: Path) -> tuple[Part, Part]:
     return (x[:n], y[:n]), (x[n:], y[n:])
 
 
+def _digits_images(folder: Path) -> tuple[Part, Part]:
+    (x, y), (x_test, y_test) = _digits(folder)
+    return (x.reshape(-1, 1, 8, 8), y), (x_test.reshape(-1, 1, 8, 8), y_test)
+
+
 def _cifar10(folder: Path) -> tuple[Part, Part]:
     from dpdt.data import formats
 
@@ -145,6 +150,12 @@ DATA = {
         files=(),
         source="comes with scikit-learn",
         read=_digits,
+    ),
+    "digits-images": DataSet(
+        facts=Facts(examples=1437, shape=(1, 8, 8), classes=10),
+        files=(),
+        source="digits as images of 8×8 pixels, for convolutions",
+        read=_digits_images,
     ),
     "cifar10": DataSet(
         facts=Facts(examples=50_000, shape=(3, 32, 32), classes=10),

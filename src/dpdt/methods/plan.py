@@ -32,7 +32,7 @@ from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
 class Plan:
     """What the steps of a run do to privacy.
 
-    Algorithm 1 has a `recipe`. Its runs of equal steps follow from the recipe, epoch by epoch.
+    Algorithm 1 has a `recipe`. Its runs of equal steps follow from the recipe.
     Other methods give their runs of equal steps directly, in `equal`.
     """
 
@@ -49,8 +49,7 @@ class Plan:
         """Runs of equal steps, in order."""
         found = self.equal
         if self.recipe is not None:
-            batches = self.header.batches
-            found = tuple((self.recipe.at(epoch), batches) for epoch in range(self.epochs))
+            found = self.recipe.runs(self.epochs, self.header.batches)
         return tuple((_on_lattice(setting, self.header), number) for setting, number in found)
 
     @cached_property

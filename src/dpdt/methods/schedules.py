@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
-from dpdt.algorithm.schedule import PAPER_CLIP, PAPER_PENALTY, Schedule, parse
+from dpdt.algorithm.schedule import PAPER_CLIP, Schedule, factors, paper_penalty, parse
 from dpdt.errors import InputError
 
-PAPER: dict[str, Schedule] = {"clip_schedule": PAPER_CLIP, "penalty_schedule": PAPER_PENALTY}
 
-
-def schedule_of(key: str, value: Any) -> Schedule:
-    """The schedule that stands under `method.key`."""
+def schedule_of(key: str, value: Any, base: float = 1.0) -> Schedule:
+    """The schedule that stands under `method.key`, for a value that starts at `base`."""
     try:
-        return parse(value, paper=PAPER.get(key))
+        return parse(value, named=_named(key, base))
     except InputError as error:
         part = str(error).partition(": ")[0].isidentifier()  # "kind: must be one of …"
         raise InputError(f"method.{key}{'.' if part else ': '}{error}") from None
 
 
-def refuse_vanishing(schedules: Iterable[Schedule], epochs: int) -> None:
-    """Refuse schedules of ρ that reach 0: a step on θ has size η_θ/ρ."""
-    for schedule in schedules:
-        for epoch in range(epochs):
-            if not schedule.factor(epoch) > 0:
-                raise InputError(
-                    f"method.penalty_schedule: must stay above 0, found 0 in epoch {epoch}, "
-                    "counted from 0"
-                )
+def _named(key: str, base: float) -> Mapping[str, Schedule]:
+    """The paper's own schedules for a key. S_t may scale the noise as well as the clip."""
+    if key == "penalty_schedule":
+        return {
+            "paper": paper_penalty(base, grows=True),
+            "paper-decay": paper_penalty(base, grows=False),
+        }
+    return {"paper": PAPER_CLIP}
+
+
+def grows(schedule: Schedule, epochs: int, batches: int) -> bool:
+    """Whether the factor ever increases during a run."""
+    return any(b > a for a, b in pairwise(factors(schedule, epochs, batches)))
+
+
+def refuse_vanishing(schedule: Schedule, epochs: int, batches: int) -> None:
+    """Refuse a schedule of ρ that reaches 0: a step on θ has size η_θ/ρ."""
+    found = factors(schedule, epochs, batches)
+    for number, factor in enumerate(found):
+        if not factor > 0:
+            place = f"epoch {number}" if len(found) == epochs else f"step {number}"
+            raise InputError(
+                f"method.penalty_schedule: must stay above 0, found 0 in {place}, counted from 0"
+            )

@@ -22,6 +22,7 @@ _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
     "linear": lambda m, f: describe.mlp(prod(f.shape), (), f.classes),
     "mlp": lambda m, f: describe.mlp(prod(f.shape), m.hidden, f.classes),
     "cnn": lambda m, f: describe.cnn(f.shape, f.classes),
+    "convnet": lambda m, f: describe.convnet(f.shape[0], f.classes, m.width),
     "resnet18": lambda m, f: describe.resnet18(f.shape[0], f.classes, m.width),
     "scatter": lambda m, f: describe.scatter(f.shape, f.classes, m.pool),
     "vit-small": lambda m, f: describe.vit(
@@ -29,7 +30,7 @@ _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
     ),
 }
 STEP, TEXTS = 8, 63  # texts are cut to multiples of STEP tokens, and TEXTS computed together
-IMAGES = ("cnn", "resnet18", "scatter", "vit-small")
+IMAGES = ("cnn", "convnet", "resnet18", "scatter", "vit-small")
 
 
 def check(model: ModelSettings, facts: Facts) -> None:
@@ -80,7 +81,7 @@ def bounds(model: ModelSettings) -> Bounds | None:
 def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
     """Build a model, initialised from a public seed."""
     check(model, facts)
-    if model.name in ("linear", "mlp", "cnn", "resnet18", "scatter") and model.trained != "all":
+    if model.name in _DESCRIBE and model.name != "vit-small" and model.trained != "all":
         raise InputError(
             f"model.trained: {model.trained!r} is for transformers; {model.name} trains all"
         )
@@ -109,8 +110,10 @@ def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
                     )
                 size = describe.scattered(facts.shape, model.pool)
                 return Scattered(model.pool, size, facts.classes)
+            case "convnet":
+                return networks.ConvNet(facts.shape[0], facts.classes, model.width, model.norm)
             case "resnet18":
-                return networks.ResNet18(facts.shape[0], facts.classes, model.width)
+                return networks.ResNet18(facts.shape[0], facts.classes, model.width, model.norm)
         return pretrained.build(model, facts)
 
 

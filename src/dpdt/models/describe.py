@@ -8,6 +8,7 @@ from dpdt.algorithm.blocks import Parameter
 
 GPT2 = {"gpt2": (12, 768), "gpt2-medium": (24, 1024)}  # layers, width
 VIT_LAYERS = 12
+CONVNET, CONVNET_SIDE = (16, 32), 4  # channels, and the side that images are averaged down to
 
 
 def _layer(name: str, kind: str, **sizes: int) -> list[Parameter]:
@@ -50,6 +51,18 @@ def resnet18(channels: int, classes: int, width: float) -> list[Parameter]:
                 result += _norm(f"{name}.shortcut_norm", outputs)
             inputs = outputs
     return result + _linear("head", inputs, classes)
+
+
+def convnet(channels: int, classes: int, width: float) -> list[Parameter]:
+    """Two convolutions, two norms, 1 linear."""
+    first, second = (max(1, round(w * width)) for w in CONVNET)
+    return (
+        _layer("0", "conv", weight=channels * first * 9)
+        + _norm("1", first)
+        + _layer("3", "conv", weight=first * second * 9)
+        + _norm("4", second)
+        + _linear("8", second * CONVNET_SIDE**2, classes)
+    )
 
 
 def cnn(shape: tuple[int, ...], classes: int) -> list[Parameter]:

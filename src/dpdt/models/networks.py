@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdt.models.bounds import Bounds, linear_bounds
-from dpdt.models.describe import cnn_side
+from dpdt.models.describe import CONVNET, CONVNET_SIDE, cnn_side
 
 
 def mlp(inputs: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -74,22 +74,47 @@ def bounds_of(model: nn.Module) -> Bounds | None:
     return None
 
 
-def _norm(width: int) -> nn.GroupNorm:
-    """What the paper calls LayerNorm on images: each example normalised by itself."""
-    return nn.GroupNorm(1, width)
+def _norm(width: int, by: str) -> nn.GroupNorm:
+    """What the paper calls LayerNorm on images: each example normalised by itself.
+
+    The paper writes GroupNorm(1, C), which is over all channels (by "layer"). It then says that
+    each channel is normalised independently, which would be GroupNorm(C, C) (by "channel").
+    """
+    return nn.GroupNorm(1 if by == "layer" else width, width)
+
+
+class ConvNet(nn.Sequential):
+    """Two convolutions with a norm each, and a linear head: all of ResNet-18's kinds of block.
+
+    It is small enough for experiments that ResNet-18 would make too long.
+    """
+
+    def __init__(self, channels: int, classes: int, width: float = 1.0, norm: str = "layer"):
+        wide = [max(1, round(w * width)) for w in CONVNET]
+        super().__init__(
+            nn.Conv2d(channels, wide[0], 3, padding=1, bias=False),
+            _norm(wide[0], norm),
+            nn.ReLU(),
+            nn.Conv2d(wide[0], wide[1], 3, 2, padding=1, bias=False),
+            _norm(wide[1], norm),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(CONVNET_SIDE),
+            nn.Flatten(),
+            nn.Linear(wide[1] * CONVNET_SIDE**2, classes),
+        )
 
 
 class Residual(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int):
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.norm1 = _norm(outputs)
+        self.norm1 = _norm(outputs, norm)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = _norm(outputs)
+        self.norm2 = _norm(outputs, norm)
         self.shortcut = None
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-            self.shortcut_norm = _norm(outputs)
+            self.shortcut_norm = _norm(outputs, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
@@ -99,18 +124,20 @@ class Residual(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 for 32×32 images, GroupNorm(1, C) in place of BatchNorm, widths times a factor."""
+    """ResNet-18 for 32×32 images, GroupNorm in place of BatchNorm, widths times a factor."""
 
-    def __init__(self, channels: int = 3, classes: int = 10, width: float = 1.0):
+    def __init__(
+        self, channels: int = 3, classes: int = 10, width: float = 1.0, norm: str = "layer"
+    ):
         super().__init__()
         widths = [max(1, round(w * width)) for w in (64, 128, 256, 512)]
         self.stem = nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)
-        self.stem_norm = _norm(widths[0])
+        self.stem_norm = _norm(widths[0], norm)
         blocks, inputs = [], widths[0]
         for stage, outputs in enumerate(widths):
             for block in range(2):
                 stride = 2 if stage > 0 and block == 0 else 1
-                blocks.append(Residual(inputs, outputs, stride))
+                blocks.append(Residual(inputs, outputs, stride, norm))
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, classes)

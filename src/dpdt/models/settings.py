@@ -18,6 +18,7 @@ class ModelSettings:
         lambda v: isinstance(v, list | tuple) and all(is_integer(x) and x > 0 for x in v),
     )
     width: float = positive(1.0)
+    norm: str = choice("layer", ("layer", "channel"))  # convnet, resnet18: normalised together
     layers: int | None = integer(None, 1)  # transformers that are not pretrained
     patch: int = integer(16, 1)  # vit-small
     pool: int = integer(1, 1)  # scatter: windows of features that are averaged

@@ -63,9 +63,11 @@ def draw_over_epochs(ledger: Ledger, delta: float, path: Path) -> None:
     save(figure, path)
 
 
-# The parameters under the paper's figure of privacy over epochs. It gives the sensitivity, batch
-# 100 of 2500, L_F, L_T, η̂ and α, but no noise: σ is ours, chosen to show the shapes.
-SENSITIVITY, BATCHES, L_F, STEP, ALPHA, SIGMA = 1.0, 25, 0.98, 0.05, 10.0, 4.0
+# The parameters under the paper's figure of privacy over epochs: sensitivity S_g, mini-batches of
+# b of n examples, L_F, L_T = 1, η̂ and α. A mean of b contributions has sensitivity S_g/b. The
+# paper gives neither the noise nor its growth: σ and GROWTH are ours, chosen to show the shapes.
+SENSITIVITY, BATCH, EXAMPLES, L_F, STEP, ALPHA = 1.0, 100, 2500, 0.98, 0.05, 10.0
+BATCHES, SIGMA, GROWTH = EXAMPLES // BATCH, 0.04, 1.05
 
 
 def _paper_settings(epochs: int, adaptive: bool) -> list[Setting]:
@@ -73,7 +75,7 @@ def _paper_settings(epochs: int, adaptive: bool) -> list[Setting]:
     return [
         Setting(
             clip=(SENSITIVITY,),
-            noise=(SIGMA * (1.05**epoch if adaptive else 1.0),),
+            noise=(SIGMA * (GROWTH**epoch if adaptive else 1.0),),
             penalty=(1.0 - L_F) / STEP,
             lr=STEP,
             global_lr=1.0 - L_F,
@@ -88,7 +90,7 @@ def paper_leaks(epochs: int, adaptive: bool) -> np.ndarray:
     """a(m0) of the paper's example after some epochs."""
     settings = _paper_settings(epochs, adaptive)
     values = tuple((s.clip[0], s.noise[0]) for s in settings)
-    return leak(settings, [BATCHES] * epochs, values, 1, BATCHES)
+    return leak(settings, [BATCHES] * epochs, values, BATCH, BATCHES)
 
 
 def paper_losses(epochs: int, adaptive: bool) -> list[float]:
@@ -105,7 +107,7 @@ def paper_contributions(epochs: int, adaptive: bool) -> list[float]:
         values = tuple(
             (s.clip[0] if epoch == chosen else 0.0, s.noise[0]) for epoch, s in enumerate(settings)
         )
-        a = leak(settings, [BATCHES] * epochs, values, 1, BATCHES)
+        a = leak(settings, [BATCHES] * epochs, values, BATCH, BATCHES)
         parts.append(ALPHA * float(a.mean()))
     return parts
 

@@ -67,9 +67,10 @@ class Recorder:
         self.began -= state["seconds"]
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        epsilon = self._epsilon(record["epoch"])
+        epsilon, claimed = self._spent(record["epoch"])
         known = None if epsilon == math.inf else epsilon
-        self.folder.metrics({**record, "epsilon": known, "seconds": self.seconds})
+        more = {"epsilon": known, "claimed": claimed, "seconds": self.seconds}
+        self.folder.metrics({**record, **more})
         self.display.epoch(record["accuracy"], epsilon)
         if time.perf_counter() - self.latest > PAUSE:
             self.checkpoint()
@@ -81,12 +82,16 @@ class Recorder:
             self.checkpoint()
             raise KeyboardInterrupt
 
-    def _epsilon(self, epoch: int) -> float | None:
-        """ε so far. Under Poisson sampling this takes time: few looks, all but the last coarse."""
+    def _spent(self, epoch: int) -> tuple[float | None, float | None]:
+        """ε so far, proven and claimed by the paper.
+
+        Under Poisson sampling this takes time: few looks, all but the last coarse.
+        """
         ledger, delta = self.step.writer.ledger, self.step.delta
         if epoch == self._epochs or ledger.header.sampling != "poisson":
-            return account(ledger, delta, allow_large_delta=True).epsilon
+            found = account(ledger, delta, allow_large_delta=True)
+            return found.epsilon, found.claimed
         if epoch % math.ceil(self._epochs / LOOKS):
-            return None
+            return None, None
         bound = self._coarse.guarantee(ledger, delta)
-        return bound.epsilon if bound.valid else math.inf
+        return (bound.epsilon if bound.valid else math.inf), None

@@ -12,7 +12,6 @@ from dpdt.algorithm.blocks import GRANULARITIES
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.proximal import REGULARIZERS
 from dpdt.algorithm.recipe import Recipe
-from dpdt.algorithm.schedule import grows
 from dpdt.errors import InputError
 from dpdt.fields import (
     AUTO,
@@ -36,7 +35,7 @@ from dpdt.methods.dpdt.checks import check
 from dpdt.methods.method import Engine, Job, Method, Training
 from dpdt.methods.plan import Plan
 from dpdt.methods.problem import Problem
-from dpdt.methods.schedules import refuse_vanishing, schedule_of
+from dpdt.methods.schedules import grows, refuse_vanishing, schedule_of
 from dpdt.methods.settings import PrivacySettings, TrainSettings
 
 MEMORIES = ("auxiliary", "shared", "none")
@@ -75,6 +74,9 @@ class Dpdt(Method):
     reshuffle: bool = flag(False)
     preconditioner: str = choice(AUTO, (*DECAYS, PUBLIC, AUTO))
     preconditioner_decay: float | None = number(None, most=0.999999)
+    preconditioner_power: float = key(
+        0.5, "0.5 (V = 1/√v) or 1.0 (V = 1/v)", lambda v: v in (0.5, 1.0)
+    )
     floor: float = positive(1e-8)
     lr: float | str = or_auto(AUTO, "a positive number", is_positive)
     global_lr: float = positive(1.0)
@@ -93,10 +95,10 @@ class Dpdt(Method):
         table_of(lambda v: is_number(v) and v >= 0),
     )
     clip_schedule: Any = key("constant", "constant, paper or a table", _is_schedule)
-    noise_schedule: Any = key("constant", "constant or a table", _is_schedule)
+    noise_schedule: Any = key("constant", "constant, paper or a table", _is_schedule)
     penalty_schedule: Any = key(
         "constant",
-        "constant, paper, a table, or a list with one for each auxiliary",
+        "constant, paper, paper-decay, a table, or a list with one for each auxiliary",
         lambda v: _is_schedule(v) or _is_list(v, _is_schedule),
     )
     regularizer: str = choice("l2", REGULARIZERS)
@@ -155,8 +157,9 @@ class Dpdt(Method):
         recipe = self._recipe(
             self.number_of_auxiliaries(problem, train), clip, noise, train.epochs * batches
         )
-        refuse_vanishing(recipe.penalty_schedule, train.epochs)
-        if grows(recipe.clip_schedule, train.epochs):
+        for schedule in recipe.penalty_schedule:
+            refuse_vanishing(schedule, train.epochs, batches)
+        if grows(recipe.clip_schedule, train.epochs, batches):
             warnings.warn(
                 "method.clip_schedule grows: the lemma 'Bound for Clipping Bias' needs a clipping "
                 "threshold that never increases, so it no longer bounds the bias κ",
@@ -206,7 +209,12 @@ class Dpdt(Method):
             options = dict(penalty)
             penalty = options.pop("value")
             table = options or table
-        tables = table if isinstance(table, tuple | list) else (table,)
+        penalties = tuple(penalty) if isinstance(penalty, tuple | list) else (float(penalty),)
+        tables = tuple(table) if isinstance(table, tuple | list) else (table,)
+        pairs = [
+            (tables[k % len(tables)], penalties[k % len(penalties)])
+            for k in range(max(len(tables), len(penalties)))
+        ]
         averaging = rate.averaging(steps) if self.averaging == AUTO else float(self.averaging)
         decay, name = self.preconditioner_decay, self.preconditioner
         if name == PUBLIC:
@@ -217,15 +225,16 @@ class Dpdt(Method):
             noise=noise,
             lr=lr,
             global_lr=self.global_lr,
-            penalty=tuple(penalty) if isinstance(penalty, tuple | list) else (float(penalty),),
+            penalty=penalties,
             clip_schedule=schedule_of("clip_schedule", self.clip_schedule),
             noise_schedule=schedule_of("noise_schedule", self.noise_schedule),
-            penalty_schedule=tuple(schedule_of("penalty_schedule", t) for t in tables),
+            penalty_schedule=tuple(schedule_of("penalty_schedule", t, base) for t, base in pairs),
             memory=self.memory,
             preconditioner=Preconditioner(
                 name=name,
                 decay=DECAYS[name] if decay is None else decay,
                 floor=self.floor,
+                power=self.preconditioner_power,
             ),
             regularizer=self.regularizer if self.weight_decay else "none",
             weight_decay=self.weight_decay,

@@ -29,6 +29,11 @@ def check(method: Dpdt, train: TrainSettings, privacy: PrivacySettings) -> None:
             "training; leave it false",
         ),
         (
+            method.penalty == AUTO and "paper" in str(method.penalty_schedule),
+            "method.penalty: the paper's schedule ends at a value of ρ, so give a number to start "
+            "from, such as 0.1",
+        ),
+        (
             privacy.unit == "user" and method.per_example,
             "method.auxiliaries: with unit 'user' all of a user's examples share an auxiliary, "
             "so give a number",

@@ -1,0 +1,54 @@
+"""What runs come to in a row of a table, and the runs that a row is read against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dpdt.reproduce.scale import NOISES, Asked, Column, noise_times
+from dpdt.reproduce.table import Head
+from dpdt.training.grid import Cell, Results, summary
+
+RUN_HEADS = (
+    Head(key="claimed_epsilon", title="claimed ε", form="claimed"),
+    Head(key="proven_epsilon", title="proven ε", form="proven"),
+    Head(key="accuracy", title="accuracy %", form="percent"),
+    Head(key="spread", title="±", form="percent"),
+)
+NOISE_HEADS = (
+    Head(key="without_noise", title="no noise %", form="percent"),
+    Head(key="noise_as_deviation", title="σ as deviation %", form="percent"),
+    Head(key="noise_literal", title="σ literal %", form="percent"),
+)
+
+
+def of_runs(results: Results, runs: Sequence[Cell]) -> dict[str, Any]:
+    """Mean accuracy over seeds, its standard deviation, and the largest ε."""
+    found = summary([results[cell.folder] for cell in runs])
+    return {
+        "accuracy": found["accuracy_mean"],
+        "spread": found["accuracy_spread"],
+        "seeds": found["seeds"],
+        "claimed_epsilon": found["claimed_epsilon"],
+        "proven_epsilon": found["proven_epsilon"],
+        "relation": results[runs[0].folder]["privacy"]["relation"],
+        "seconds": found["seconds"],
+    }
+
+
+def controls(
+    asked: Asked, column: Column, name: str, sets: tuple[str, ...] = (), *, quiet: str | None = None
+) -> dict[str, list[Cell]]:
+    """The same runs without noise, and with the other readings of the paper's σ.
+
+    `quiet` names the runs without noise, where several rows share them.
+    """
+    chosen = asked.config(column, sets)
+    return {
+        reading: asked.cells(
+            column,
+            quiet if quiet and not factor else f"{name}-{reading}",
+            (*sets, *noise_times(chosen, factor)),
+        )
+        for reading, factor in NOISES.items()
+    }
