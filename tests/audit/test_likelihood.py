@@ -5,8 +5,9 @@ import pytest
 
 from dpdt import config
 from dpdt.audit import likelihood
-from dpdt.audit.likelihood import Targets, scores, train_shadows
+from dpdt.audit.likelihood import half, scores, train_shadows
 from dpdt.audit.metrics import auc
+from dpdt.audit.shadows import Targets
 from dpdt.errors import InputError
 
 
@@ -46,10 +47,10 @@ def test_too_few_shadows():
 
 
 def test_targets_are_members_and_as_many_others():
-    targets = Targets.draw(np.arange(10, 100), 30, 50, 0)
+    targets = Targets.draw(np.arange(10, 100), 30, 50, np.random.default_rng(0))
     assert len(targets.members) == len(targets.others) == 30
     assert targets.members.min() >= 10
-    inside = np.stack([targets.half(s, 0) for s in range(200)])
+    inside = np.stack([half(targets, s, 0) for s in range(200)])
     assert (inside.sum(1) == 30).all()  # a shadow is as large as the run itself
     assert abs(inside.mean(0) - 0.5).max() < 5 * (0.25 / 200) ** 0.5
 
@@ -66,7 +67,7 @@ def test_shadows_are_trained_with_the_runs_settings_and_only_once(tmp_path, monk
             yield likelihood._shadow(targets, folder, shadow)
 
     monkeypatch.setattr(likelihood, "_on_all_cores", here)
-    targets = Targets.draw(np.arange(1437), 260, 40, 0)
+    targets = Targets.draw(np.arange(1437), 260, 40, np.random.default_rng(0))
     done = []
     answers, inside = train_shadows(chosen, targets, tmp_path / "s", 4, on_done=done.append)
     assert answers.shape == inside.shape == (4, 80)
@@ -75,7 +76,7 @@ def test_shadows_are_trained_with_the_runs_settings_and_only_once(tmp_path, monk
     (tmp_path / "s" / "2.npz").unlink()
     train_shadows(chosen, targets, tmp_path / "s", 4, on_done=done.append)
     assert made == [0, 1, 2, 3, 2]
-    other = Targets.draw(np.arange(1437), 260, 30, 0)
+    other = Targets.draw(np.arange(1437), 260, 30, np.random.default_rng(0))
     with pytest.raises(InputError, match="shadows of other targets"):
         train_shadows(chosen, other, tmp_path / "s", 4, on_done=done.append)
     with pytest.raises(InputError, match=r"^shadows: must be at least 4, found 3"):

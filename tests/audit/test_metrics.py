@@ -104,6 +104,74 @@ def test_thresholds_are_judged_on_examples_they_were_not_learnt_on():
     assert attack.accuracy < 0.6
 
 
+def around(generator, *centres):
+    """Scores of two classes: N(centre, 1), a thousand each."""
+    labels = np.repeat([0, 1], 1000)
+    return np.repeat(np.array(centres, dtype=float), 1000) + generator.normal(size=2000), labels
+
+
+def test_thresholds_of_a_shadow_are_the_shadows_own():
+    """The shadow is less sure of everything than the run: its threshold calls all "member"."""
+    generator = np.random.default_rng(6)
+    sides = around(generator, 9, 9), around(generator, 7, 7)
+    shadow = around(generator, 1, 1), around(generator, -1, -1)
+    own = metrics.evaluate("x", *sides, repeats=20, seed=0)
+    other = metrics.evaluate("x", *sides, repeats=20, seed=0, shadow=shadow)
+    assert own.accuracy > 0.8
+    assert other.accuracy == 0.5
+    assert other.auc == pytest.approx(own.auc, abs=0.02)  # one threshold does not change the order
+    alike = metrics.evaluate("x", *sides, repeats=20, seed=0, shadow=sides)
+    assert alike.accuracy == pytest.approx(own.accuracy, abs=0.02)
+
+
+def test_thresholds_of_a_shadow_per_class():
+    """Only the shadow's threshold for each class parts both classes of the run."""
+    generator = np.random.default_rng(7)
+    sides = around(generator, 1, 9), around(generator, -1, 7)
+    shadow = around(generator, 1, 9), around(generator, -1, 7)
+    one, each = (
+        metrics.evaluate("x", *sides, repeats=20, seed=0, per_class=p, shadow=shadow)
+        for p in (False, True)
+    )
+    assert each.accuracy > one.accuracy + 0.1
+    swapped = [(scores, 1 - labels) for scores, labels in shadow]
+    wrong = metrics.evaluate("x", *sides, repeats=20, seed=0, per_class=True, shadow=swapped)
+    assert wrong.accuracy < 0.55
+
+
+def test_every_metric_is_judged_by_a_shadow():
+    generator = np.random.default_rng(8)
+    sides = sample(generator, 500, 4), sample(generator, 500, 1)
+    sure = sample(generator, 500, 30), sample(generator, 500, 20)  # nobody in the run is as sure
+    for attack in metrics.attack_all(*sides, repeats=5, shadow=sure):
+        assert attack.accuracy < 0.6 or attack.attack == "correctness"
+        assert attack.auc > 0.6
+
+
+def test_every_evaluation_draws_the_judged_and_the_shadows_examples_anew():
+    generator = np.random.default_rng(9)
+    sides = around(generator, 1, 1), around(generator, 0, 0)
+    fixed = [(np.array([0.5]), np.array([0])), (np.array([0.4]), np.array([0]))]
+    rows = metrics.evaluations(sides, 30, 0, shadow=fixed)
+    assert rows.shape == (30, 3)
+    spread = rows.std(0)  # of the judged alone; the threshold is 0.4 each time
+    assert 0 < spread[1] < 0.03
+    far = [(np.array([0.5, 9.0]), np.array([0, 0])), (np.array([0.4, 8.0]), np.array([0, 0]))]
+    assert metrics.evaluations(sides, 30, 0, shadow=far).std(0)[1] > 3 * spread[1]
+
+
+def test_mean_and_interval_of_evaluations():
+    from scipy import stats
+
+    values = [0.61, 0.58, 0.64, 0.60, 0.55]
+    mean, half = metrics.mean_and_interval(values)
+    low, high = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
+    assert (mean - half, mean + half) == pytest.approx((low, high))
+    assert metrics.mean_and_interval([0.5, 0.5, 0.5]) == (0.5, 0.0)
+    with pytest.raises(InputError, match="at least 2 of them, found 1"):
+        metrics.mean_and_interval([0.5])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -91,6 +91,27 @@ def test_a_run_without_canaries_has_no_bound(tmp_path):
     assert "measured" not in invoke("account", path).output
 
 
+def test_thresholds_of_a_shadow_model(tmp_path):
+    """The shadow is trained by the first audit and found by the second, beside those of LiRA."""
+    path = tmp_path / "run"
+    assert invoke("train", "digits", *SETS, "--json", "--out", path).exit_code == 0
+    own = json.loads(invoke("audit", path, "--repeats", 2, "--json").stdout)
+    assert own["thresholds"] == "own"
+    assert not (path / "private" / "shadows").exists()
+    again = ["audit", path, "--repeats", 2, "--thresholds", "shadow"]
+    record = json.loads(invoke(*again, "--json").stdout)
+    assert record["thresholds"] == "shadow"
+    assert json.loads((path / "private" / "audit.json").read_text())["thresholds"] == "shadow"
+    assert [a["attack"] for a in record["attacks"]] == [a["attack"] for a in own["attacks"]]
+    assert record["attacks"] != own["attacks"]
+    (shadow,) = (path / "private" / "shadows").iterdir()
+    assert shadow.name == "thresholds-0.npz"
+    written = shadow.stat().st_mtime_ns
+    assert "Metric attacks learnt thresholds on a shadow model" in invoke(*again).output
+    assert json.loads(invoke(*again, "--json").stdout)["attacks"] == record["attacks"]
+    assert shadow.stat().st_mtime_ns == written
+
+
 def failed(*arguments):
     with pytest.raises(InputError) as caught:
         invoke(*arguments)

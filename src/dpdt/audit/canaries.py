@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dpdt.audit.metrics import logit
-from dpdt.audit.target import Target
+from dpdt.audit.target import Target, said
 from dpdt.methods.canaries import Planted, coordinates
 from dpdt.methods.dpdt.whitening import Whitened
-from dpdt.models.loss import answers
 from dpdt.training.loop import train
 
 
@@ -26,7 +25,7 @@ def scores(target: Target, planted: Planted) -> np.ndarray:
     has learnt from everybody else.
     """
     if planted.pulls is None:
-        return logit(*(t.numpy() for t in answers(target.learner, planted.canaries)))
+        return logit(*said(target.learner, planted.canaries))
     models = [target.learner, reference(target)]
     if target.whitened:  # canaries pull in the coordinates that were trained
         whitened = Whitened(target.start, target.public)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,44 +24,25 @@ import numpy as np
 import torch
 from scipy.special import log_ndtr
 
-from dpdt import models
-from dpdt.algorithm.batch import tree_map
 from dpdt.audit.metrics import logit
+from dpdt.audit.shadows import Targets, join, keep, kept, train_shadow
+from dpdt.audit.target import said
 from dpdt.config import Config
-from dpdt.data import facts, set_aside
+from dpdt.data import set_aside
 from dpdt.data.access import count, take
-from dpdt.errors import ArgumentError, InputError
-from dpdt.models.loss import answers
-from dpdt.training.loop import train
+from dpdt.errors import ArgumentError
 from dpdt.training.run import load
 
 LEAST = 4  # shadows
 
 
-@dataclass(frozen=True, kw_only=True)
-class Targets:
-    """Members and held-out examples under attack, as numbers in train and in test."""
-
-    members: np.ndarray
-    others: np.ndarray
-
-    @classmethod
-    def draw(cls, members: np.ndarray, others: int, most: int, seed: int) -> Targets:
-        """At most `most` of each, as many of one as of the other."""
-        number = min(most, len(members), others)
-        generator = np.random.default_rng((seed, 6))
-        return cls(
-            members=np.sort(generator.choice(members, number, replace=False)),
-            others=np.sort(generator.choice(others, number, replace=False)),
-        )
-
-    def half(self, shadow: int, seed: int) -> np.ndarray:
-        """Which targets a shadow holds: half of them, members first."""
-        number = len(self.members)
-        inside = np.zeros(2 * number, dtype=bool)
-        generator = np.random.default_rng((seed, 7, shadow))
-        inside[generator.permutation(2 * number)[:number]] = True
-        return inside
+def half(targets: Targets, shadow: int, seed: int) -> np.ndarray:
+    """Which targets a shadow holds: half of them, members first."""
+    number = len(targets.members)
+    inside = np.zeros(2 * number, dtype=bool)
+    generator = np.random.default_rng((seed, 7, shadow))
+    inside[generator.permutation(2 * number)[:number]] = True
+    return inside
 
 
 def scores(own: np.ndarray, answers: np.ndarray, inside: np.ndarray, *, online: bool) -> np.ndarray:
@@ -124,13 +104,8 @@ def train_shadows(
     for _ in _on_all_cores(config, targets, folder, left):
         done += 1
         on_done(done)
-    records = [np.load(folder / f"{i}.npz") for i in range(number)]
-    for record in records:
-        if not (
-            np.array_equal(record["members"], targets.members)
-            and np.array_equal(record["others"], targets.others)
-        ):
-            raise InputError(f"{folder}: holds shadows of other targets; remove it")
+    drawn = {"members": targets.members, "others": targets.others}
+    records = [kept(folder / f"{i}.npz", **drawn) for i in range(number)]
     return np.stack([r["answers"] for r in records]), np.stack([r["inside"] for r in records])
 
 
@@ -164,25 +139,19 @@ def _shadow(targets: Targets, folder: Path, shadow: int) -> int:
     public, examples = set_aside(_AT_HAND["examples"], config.data.public)
     pool_members = take(examples.train, torch.from_numpy(targets.members))
     pool_others = take(examples.test, torch.from_numpy(targets.others))
-    pool = _join(pool_members, pool_others)
-    inside = targets.half(shadow, config.train.seed)
+    pool = join(pool_members, pool_others)
+    inside = half(targets, shadow, config.train.seed)
     rest = np.setdiff1d(np.arange(count(examples.train)), targets.members)
-    chosen = _join(
+    chosen = join(
         take(examples.train, torch.from_numpy(rest)),
         take(pool, torch.from_numpy(np.flatnonzero(inside))),
     )
-    known = facts(config.data.name, config.data.limit)
-    model = models.build(config.model, known, config.train.seed + 1 + shadow)
-    learner = models.learner(model, config.model, config.train.augment)
-    train(learner, chosen, public=public, using=config.training)
-    said = logit(*(t.numpy() for t in answers(learner, pool)))
-    part = folder / f"{shadow}.part"
-    with open(part, "wb") as file:
-        np.savez(file, answers=said, inside=inside, members=targets.members, others=targets.others)
-    part.rename(folder / f"{shadow}.npz")
+    learner = train_shadow(config, chosen, public, shadow)
+    keep(
+        folder / f"{shadow}.npz",
+        answers=logit(*said(learner, pool)),
+        inside=inside,
+        members=targets.members,
+        others=targets.others,
+    )
     return shadow
-
-
-def _join(first: Any, second: Any) -> Any:
-    """Two batches of examples as one."""
-    return tree_map(lambda a, b: torch.cat([a, b]), first, second)

@@ -1,8 +1,11 @@
 """Metric attacks: guess membership from what the model says of an example (Song & Mittal 2021).
 
 Every attack is a score that is high for examples that the model seems to know, and a threshold for
-it. There is one threshold for all, or one for each class. It is learnt on one half of the examples
-and judged on the other.
+it. There is one threshold for all, or one for each class. It is learnt in one of two ways:
+
+own      on one half of the examples of the model that is attacked, and judged on the other half
+shadow   on the examples of a shadow model, of which the attacker knows who was in; it is judged on
+         examples that the shadow model and the thresholds have never met (membership.py)
 
 These are attacks on *one* model. They say how well members can be told from others. They do not say
 how large ε is: what a model says of its examples is not a set of independent trials (see
@@ -11,12 +14,12 @@ bounds.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax, logsumexp, stdtrit
 
 from dpdt.errors import InputError
 
@@ -161,26 +164,21 @@ class Attack:
 
 
 Scored = tuple[np.ndarray, np.ndarray]  # scores and classes
+Sides = Sequence[Scored]  # of members, and of others
 
 
 def evaluate(
-    name: str, members: Scored, others: Scored, *, repeats: int, seed: int, per_class: bool = False
+    name: str,
+    members: Scored,
+    others: Scored,
+    *,
+    repeats: int,
+    seed: int,
+    per_class: bool = False,
+    shadow: Sides | None = None,
 ) -> Attack:
-    """Judge scores in `repeats` evaluations.
-
-    Each evaluation draws examples with replacement, deals them into two halves, learns thresholds
-    on the first and judges them on the second; the intervals span 95% of the evaluations.
-    """
-    generator = np.random.default_rng((seed, 5))
-    rows = []
-    for _ in range(repeats):
-        learn_m, judge_m = _deal(members, generator)
-        learn_o, judge_o = _deal(others, generator)
-        shift = _thresholds(learn_m, learn_o, per_class)
-        in_scores, out_scores = (s - shift(c) for s, c in (judge_m, judge_o))
-        right = ((in_scores > 0).mean() + (out_scores <= 0).mean()) / 2
-        rows.append((auc(in_scores, out_scores), right, tpr_at(in_scores, out_scores, 0.01)))
-    values = np.array(rows)
+    """Judge scores in `repeats` evaluations; the intervals span 95% of the evaluations."""
+    values = evaluations((members, others), repeats, seed, per_class=per_class, shadow=shadow)
     low, high = np.quantile(values, [0.025, 0.975], axis=0)
     mean = values.mean(0)
     return Attack(
@@ -193,13 +191,49 @@ def evaluate(
     )
 
 
+def evaluations(
+    sides: Sides, repeats: int, seed: int, *, per_class: bool = False, shadow: Sides | None = None
+) -> np.ndarray:
+    """AUC, accuracy and TPR at 1% FPR of every evaluation, [repeats, 3].
+
+    Each evaluation draws examples with replacement. Without a `shadow` they are dealt into two
+    halves, thresholds are learnt on the first and judged on the second. With a shadow's members and
+    outsiders, thresholds are learnt on those alone, which are drawn anew as well.
+    """
+    generator = np.random.default_rng((seed, 5))
+    rows = []
+    for _ in range(repeats):
+        if shadow is None:
+            learn, judged = zip(*(_deal(side, generator) for side in sides), strict=True)
+        else:
+            learn, judged = (tuple(_all(s, generator) for s in pair) for pair in (shadow, sides))
+        rows.append(judge(learn, judged, per_class=per_class))
+    return np.array(rows)
+
+
+def judge(learn: Sides, judged: Sides, *, per_class: bool) -> tuple[float, float, float]:
+    """Learn thresholds on some examples; the AUC, accuracy and TPR at 1% FPR on others."""
+    shift = _thresholds(learn[0], learn[1], per_class)
+    inside, outside = (scores - shift(classes) for scores, classes in judged)
+    right = ((inside > 0).mean() + (outside <= 0).mean()) / 2
+    return auc(inside, outside), float(right), tpr_at(inside, outside, 0.01)
+
+
 def _deal(scored: Scored, generator: np.random.Generator) -> tuple[Scored, Scored]:
     """Two halves without a common example, each drawn anew with replacement."""
-    scores, classes = scored
-    order = generator.permutation(len(scores))
-    halves = (order[: len(order) // 2], order[len(order) // 2 :])
-    first, second = (generator.choice(h, len(h)) for h in halves)
-    return (scores[first], classes[first]), (scores[second], classes[second])
+    order = generator.permutation(len(scored[0]))
+    half = len(order) // 2
+    return _among(scored, order[:half], generator), _among(scored, order[half:], generator)
+
+
+def _all(scored: Scored, generator: np.random.Generator) -> Scored:
+    return _among(scored, np.arange(len(scored[0])), generator)
+
+
+def _among(scored: Scored, places: np.ndarray, generator: np.random.Generator) -> Scored:
+    """As many examples as there are places, drawn from these with replacement."""
+    chosen = generator.choice(places, len(places))
+    return scored[0][chosen], scored[1][chosen]
 
 
 def _thresholds(
@@ -216,7 +250,12 @@ def _thresholds(
 
 
 def attack_all(
-    members: Answers, others: Answers, *, repeats: int = 100, seed: int = 0
+    members: Answers,
+    others: Answers,
+    *,
+    repeats: int = 100,
+    seed: int = 0,
+    shadow: tuple[Answers, Answers] | None = None,
 ) -> list[Attack]:
     """Every metric, with one threshold and with one for each class (correctness has no need)."""
     check_enough(len(members), len(others))
@@ -226,19 +265,33 @@ def attack_all(
             result.append(
                 evaluate(
                     name,
-                    (metric(members), members.labels),
-                    (metric(others), others.labels),
+                    *scored(metric, members, others),
                     repeats=repeats,
                     seed=seed,
                     per_class=per_class,
+                    shadow=None if shadow is None else scored(metric, *shadow),
                 )
             )
     return result
 
 
-def check_enough(members: int, others: int) -> None:
-    if min(members, others) < LEAST:
+def scored(metric: Callable[[Answers], np.ndarray], *sides: Answers) -> list[Scored]:
+    """What a metric makes of answers, with the class of each."""
+    return [(metric(side), side.labels) for side in sides]
+
+
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half of its 95% confidence interval by Student's t."""
+    number = len(values)
+    if number < 2:
+        raise InputError(f"values: an interval needs at least 2 of them, found {number}")
+    deviation = float(np.std(values, ddof=1))
+    return float(np.mean(values)), float(stdtrit(number - 1, 0.975)) * deviation / number**0.5
+
+
+def check_enough(members: int, others: int, least: int = LEAST) -> None:
+    if min(members, others) < least:
         raise InputError(
-            f"held-out examples: attacks need at least {LEAST} members and {LEAST} examples that "
+            f"held-out examples: attacks need at least {least} members and {least} examples that "
             f"were not trained on, found {members} and {others}"
         )

@@ -7,16 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from dpdt.accounting import Measurement, Privacy, account
 from dpdt.audit import likelihood
 from dpdt.audit.bounds import OneRun, one_run
 from dpdt.audit.canaries import scores
+from dpdt.audit.membership import OWN, SHADOW, THRESHOLDS, Split, check_word, shadow_answers
 from dpdt.audit.metrics import Answers, Attack, attack_all, auc, check_enough, evaluate, logit, loss
-from dpdt.audit.target import Target
-from dpdt.data.access import take
-from dpdt.models.loss import answers
+from dpdt.audit.shadows import Targets
+from dpdt.audit.target import Said, Target
 
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # attack → scores of members, of others
 
@@ -27,6 +26,7 @@ class Report:
 
     run: str
     attacks: list[Attack]
+    thresholds: str  # what those of the metric attacks were learnt on: "own" or "shadow"
     confidence: float
     privacy: Privacy
     one_run: OneRun | None  # None: the run has no canaries, so no bound on ε
@@ -53,6 +53,7 @@ class Report:
         return {
             "run": self.run,
             "attacks": [a.as_json() for a in self.attacks],
+            "thresholds": self.thresholds,
             "measured_epsilon": self.one_run.epsilon if self.one_run else None,
             "confidence": self.confidence,
             "one_run": self.one_run
@@ -70,27 +71,33 @@ def audit(
     confidence: float = 0.95,
     shadows: int = 0,
     targets: int = 500,
+    thresholds: str = OWN,
     on_shadow: Callable[[int], None] = lambda _: None,
 ) -> Report:
     """Attack a run's released model; the results are also kept in its private/audit.json.
 
-    Metric attacks compare training examples with held-out ones. Canaries, if the run has any, give
-    a lower bound on ε. With `shadows`, that many models are trained for LiRA, on all cores.
+    Metric attacks compare training examples with held-out ones. Their thresholds are learnt on half
+    of these, or on the examples of a shadow model, which is trained in this process. Canaries, if
+    the run has any, give a lower bound on ε. With `shadows`, that many models are trained for LiRA,
+    on all cores.
     """
+    check_word("thresholds", thresholds, THRESHOLDS)
     target = Target.read(path)
-    examples, seed = target.examples, target.folder.config.train.seed
-    inside = take(examples.train, torch.from_numpy(target.members))
-    members, others = _said(target, inside), _said(target, examples.test)
-    known, unknown = Answers.from_logits(*members), Answers.from_logits(*others)
-    found = attack_all(known, unknown, repeats=repeats, seed=seed)
-    curves: Curves = {"loss": (loss(known), loss(unknown))}
+    asked, seed = target.folder.config.privacy, target.folder.config.train.seed
+    members, others = target.said()
+    found = _metric_attacks(target, members, others, repeats, thresholds)
+    first = int(thresholds == SHADOW)  # shadow model, before those of LiRA
+    on_shadow(first)
+    seen = [loss(Answers.from_logits(*side)) for side in (members, others)]
+    curves: Curves = {"loss": (seen[0], seen[1])}
     if shadows:
-        likelihoods = _likelihoods(target, members, others, shadows, targets, on_shadow)
+        likelihoods = _likelihoods(
+            target, members, others, shadows, targets, lambda done: on_shadow(first + done)
+        )
         for name, pair in likelihoods.items():
             scored = [(s, np.zeros(len(s), dtype=int)) for s in pair]  # one threshold for all
             found.append(evaluate(name, *scored, repeats=repeats, seed=seed))
         curves |= likelihoods
-    asked = target.folder.config.privacy
     privacy = account(target.ledger, asked.delta, allow_large_delta=asked.allow_large_delta)
     bound, area = None, None
     if target.planted is not None:
@@ -106,6 +113,7 @@ def audit(
     report = Report(
         run=path,
         attacks=found,
+        thresholds=thresholds,
         confidence=confidence,
         privacy=privacy,
         one_run=bound,
@@ -117,24 +125,32 @@ def audit(
     return report
 
 
-def _said(target: Target, part: Any) -> tuple[np.ndarray, np.ndarray]:
-    """What the model says of examples: scores of classes, and the labels."""
-    outputs, labels = answers(target.learner, part)
-    return outputs.numpy(), labels.numpy()
+def _metric_attacks(
+    target: Target, members: Said, others: Said, repeats: int, thresholds: str
+) -> list[Attack]:
+    """Every metric attack, on all examples or on those that a shadow model has never met."""
+    seed = target.folder.config.train.seed
+    if thresholds == SHADOW:
+        split = Split.of(target, 0)
+        judged, _ = split.apart(target, members, others)
+        shadow = shadow_answers(target, split, 0)
+        return attack_all(*judged, repeats=repeats, seed=seed, shadow=shadow)
+    everyone = (Answers.from_logits(*side) for side in (members, others))
+    return attack_all(*everyone, repeats=repeats, seed=seed)
 
 
 def _likelihoods(
     target: Target,
-    members: tuple[np.ndarray, np.ndarray],
-    others: tuple[np.ndarray, np.ndarray],
+    members: Said,
+    others: Said,
     shadows: int,
     most: int,
     on_shadow: Callable[[int], None],
 ) -> Curves:
     """LiRA scores, online and offline, of members and others."""
     config = target.folder.config
-    seed = config.train.seed
-    chosen = likelihood.Targets.draw(target.members, len(others[1]), most, seed)
+    generator = np.random.default_rng((config.train.seed, 6))
+    chosen = Targets.draw(target.members, len(others[1]), most, generator)
     check_enough(len(chosen.members), len(chosen.others))
     said, inside = likelihood.train_shadows(
         config,

@@ -6,16 +6,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from dpdt import data, models
-from dpdt.data.access import count
+from dpdt.data.access import count, take
 from dpdt.errors import InputError
 from dpdt.fields import PUBLIC
 from dpdt.ledger import Ledger
 from dpdt.methods.canaries import Planted
+from dpdt.models.loss import answers
 from dpdt.runs import Run
 from dpdt.training.run import canaries_of, load
+
+Said = tuple[np.ndarray, np.ndarray]  # scores of classes, and the labels
+
+
+def said(model: nn.Module, part: Any) -> Said:
+    """What a model says of examples, and their labels."""
+    outputs, labels = answers(model, part)
+    return outputs.numpy(), labels.numpy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +50,11 @@ class Target:
         """Places in the training set that held real examples."""
         everyone = np.arange(count(self.examples.train))
         return everyone if self.planted is None else np.setdiff1d(everyone, self.planted.places)
+
+    def said(self) -> tuple[Said, Said]:
+        """What the released model says of its members, and of held-out examples."""
+        inside = take(self.examples.train, torch.from_numpy(self.members))
+        return said(self.learner, inside), said(self.learner, self.examples.test)
 
     @classmethod
     def read(cls, path: str) -> Target:

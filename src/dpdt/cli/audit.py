@@ -25,6 +25,10 @@ WORST_CASE = "worst-case"
 @click.argument("target", metavar="RUN|worst-case")
 @click.option("--repeats", type=click.IntRange(2), default=100, show_default=True,
               help="Evaluations that intervals span.")  # fmt: skip
+@click.option("--thresholds", type=click.Choice(["own", "shadow"]), default="own",
+              show_default=True, help="What metric attacks learn thresholds on: half of the run's "
+              "own examples, which needs no training, or the examples of one shadow model, which "
+              "is trained first and kept.")  # fmt: skip
 @click.option("--shadows", type=click.IntRange(0), default=0, show_default=True,
               help="Shadow models to train for LiRA; goes on where it stopped.")  # fmt: skip
 @click.option("--targets", type=click.IntRange(20), default=500, show_default=True,
@@ -43,6 +47,7 @@ WORST_CASE = "worst-case"
 def command(
     target: str,
     repeats: int,
+    thresholds: str,
     shadows: int,
     targets: int,
     memories: str,
@@ -68,10 +73,12 @@ def command(
     from dpdt.report.audit import draw, table
     from dpdt.training.progress import counting
 
-    with counting("shadow models", shadows, enabled=not as_json) as advance:
+    total = shadows + (thresholds == "shadow")
+    with counting("shadow models", total, enabled=not as_json) as advance:
         report = audit(
             target,
             repeats=repeats,
+            thresholds=thresholds,
             confidence=confidence,
             shadows=shadows,
             targets=targets,

@@ -24,6 +24,12 @@ COLOURS = {
 }
 
 
+LEARNT = {  # on what the thresholds of metric attacks were
+    "own": "Thresholds were learnt on one half of the examples and judged on the other.",
+    "shadow": "Metric attacks learnt thresholds on a shadow model, and judged other examples.",
+}
+
+
 def table(report: Report) -> str:
     """The attacks on a run, then what they say of its guarantees."""
     lines = [f"{'attack':28} {'AUC':>22} {'accuracy':>22} {'TPR at 1% FPR':>14}"]
@@ -32,7 +38,7 @@ def table(report: Report) -> str:
             f"{a.attack:28} {_interval(a.auc, a.auc_interval):>22} "
             f"{_interval(a.accuracy, a.accuracy_interval):>22} {a.tpr_at_1e_2_fpr:14.4f}"
         )
-    lines += ["", str(report.privacy), "", verdict(report)]
+    lines += ["", LEARNT[report.thresholds], "", str(report.privacy), "", verdict(report)]
     return "\n".join(lines)
 
 
