@@ -58,6 +58,8 @@ AGREES = "tests/algorithm/test_engine_agrees.py"
 AUGMENT = "tests/training/test_augment.py"
 BOUND = "tests/algorithm/test_bound.py"
 CALIBRATE = "tests/accounting/test_calibrate.py"
+ALLOCATE = "tests/accounting/test_allocate.py"
+ALLOCATION = "tests/methods/test_allocation.py"
 CANARIES = "tests/audit/test_canaries.py"
 CLI = "tests/cli/test_cli.py"
 COMPARE = "tests/cli/test_compare.py"
@@ -2460,9 +2462,23 @@ ACCOUNTING = [
     Mutation(
         "accounting/calibrate.py",
         "noise is calibrated by a bound that does not hold",
-        "if not guarantee.valid and ledger.header.private:",
-        "if False:",
+        "refused = not guarantee.valid and ledger.header.private and not claimed",
+        "refused = False",
         (CALIBRATE,),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "noise is calibrated to a claim that nobody asked for",
+        "claimed: bool = False,",
+        "claimed: bool = True,",
+        (CALIBRATE,),
+    ),
+    Mutation(
+        "accounting/allocate.py",
+        "a held total is exceeded",
+        "if at(middle) > target else (low, middle)",
+        "if at(middle) > 1.01 * target else (low, middle)",
+        (ALLOCATE, ALLOCATION),
     ),
     Mutation(
         "methods/plan.py",

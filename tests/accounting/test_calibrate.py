@@ -1,16 +1,12 @@
-import math
-from dataclasses import replace
-
 import pytest
 
-from dpdt import account
+from dpdt import account, config
 from dpdt.accounting import by_name
-from dpdt.accounting.allocate import BOOSTS, allocate
 from dpdt.accounting.calibrate import calibrate, scaled
 from dpdt.errors import InputError
 from dpdt.report.privacy import first_epochs
 
-from .test_composition import BASE, ledger, planned, with_rounding
+from .test_composition import BASE, ledger, planned
 from .test_conformance import make
 
 
@@ -47,66 +43,6 @@ def test_other_valid_accountants(name):
     assert 2.0 * (1 - 1e-3) <= spent <= 2.0
 
 
-PAPERS = {None: "33:33:34", "conv": "43:29:28", "norm": "29:43:28", "linear": "29:29:42"}
-
-
-@pytest.mark.parametrize("mode", ["noise", "joint"])
-@pytest.mark.parametrize("accountant", ["composition", "paper"])
-@pytest.mark.parametrize("kind", list(PAPERS))
-def test_the_papers_shares_at_the_same_total(mode, accountant, kind):
-    run, judge = planned("cifar10", BASE), by_name(accountant)
-    target = judge.guarantee(run, 1e-5).epsilon
-    found = allocate(run, 1e-5, accountant=judge, mode=mode, kind=kind, boost=1.5)
-    assert ":".join(str(found.shares[k]) for k in ("conv", "norm", "linear")) == PAPERS[kind]
-    assert abs(found.epsilon - target) <= 0.01
-    # the shares are what (C/σ)² of the result says, over 20, 20 and 1 blocks
-    cost = dict.fromkeys(("conv", "norm", "linear"), 0.0)
-    setting = run.runs[0].setting
-    for block, clip, noise in zip(run.header.blocks, setting.clip, setting.noise, strict=True):
-        k = block.kind
-        cost[k] += (clip * found.clip_scale[k] / (noise * found.noise_scale[k])) ** 2
-    for k, share in found.shares.items():
-        assert 100 * cost[k] / sum(cost.values()) == pytest.approx(share, abs=0.9)
-    if mode == "noise":
-        assert found.clip_scale == {"conv": 1.0, "norm": 1.0, "linear": 1.0}
-
-
-def test_joint_moves_clip_and_noise_by_the_same_factor():
-    run, judge = planned("cifar10", BASE), by_name("composition")
-    noise = allocate(run, 1e-5, accountant=judge, mode="noise", kind="conv", boost=2.0)
-    joint = allocate(run, 1e-5, accountant=judge, mode="joint", kind="conv", boost=2.0)
-    for k in noise.noise_scale:
-        assert joint.clip_scale[k] / joint.noise_scale[k] == pytest.approx(
-            noise.clip_scale[k] / noise.noise_scale[k], rel=1e-4
-        )
-    assert joint.clip_scale["conv"] > noise.clip_scale["conv"]
-    assert len(BOOSTS) == 7
-
-
-@pytest.mark.parametrize("mode", ["noise", "joint"])
-def test_an_allocation_pays_for_rounding_that_grows_with_clip(mode):
-    """The lattice's spacing is a power of two: as clip grows, rounding may grow twice as much."""
-    plain = planned("cifar10", BASE)
-    rounding = tuple(c / 40 for c in plain.runs[0].setting.clip)
-    run = with_rounding(plain, rounding)
-    found = allocate(
-        run, 1e-5, accountant=by_name("composition"), mode=mode, kind="conv", boost=2.0
-    )
-    kinds = [block.kind for block in run.header.blocks]
-    clip = tuple(
-        c * found.clip_scale[k] for c, k in zip(run.runs[0].setting.clip, kinds, strict=True)
-    )
-    noise = tuple(
-        s * found.noise_scale[k] for s, k in zip(run.runs[0].setting.noise, kinds, strict=True)
-    )
-    far = rounding if mode == "noise" else tuple(2 * c / 40 for c in clip)
-    changed = replace(run.runs[0].setting, clip=clip, noise=noise, rounding=far)
-    again = replace(run, runs=[replace(run.runs[0], setting=changed)])
-    target = account(run, 1e-5).epsilon
-    assert account(again, 1e-5).epsilon <= target
-    assert account(again, 1e-5).epsilon == pytest.approx(found.epsilon)
-
-
 def test_other_noise_keeps_steps_that_were_taken_again():
     run = ledger([(1.0, 1.0, 10)], memory="none")
     run.append(run.runs[0].setting, 3, start=4)
@@ -116,12 +52,41 @@ def test_other_noise_keeps_steps_that_were_taken_again():
     assert 2.0 * (1 - 1e-3) <= account(scaled(run, factor), 1e-5).epsilon <= 2.0
 
 
-def test_allocation_needs_a_number_to_hold():
-    with pytest.raises(InputError, match="gives no ε"):
-        allocate(ledger([(1.0, 0.0, 3)]), 1e-5, accountant=by_name("composition"), mode="noise")
-    assert math.isinf(account(ledger([(1.0, 0.0, 3)]), 1e-5).epsilon)
-
-
 def test_an_epsilon_that_would_take_forever_is_refused():
     with pytest.raises(InputError, match=r"at most 1000 under poisson sampling, found 1e\+09"):
         planned("digits", "method.sampling=poisson", "privacy.epsilon=1e9")
+
+
+@pytest.mark.parametrize("name", ["paper", "paper-per-block"])
+@pytest.mark.parametrize("target", [0.1, 0.5, 3.0])
+@pytest.mark.parametrize("kinds", [None, ["conv", "norm"]])
+def test_a_claim_is_met_from_below_if_it_is_asked_for(name, target, kinds):
+    run, judge = planned("cifar10"), by_name(name)
+    factor = calibrate(run, target, 1e-5, accountant=judge, kinds=kinds, claimed=True)
+    spent = judge.guarantee(scaled(run, factor, kinds), 1e-5).epsilon
+    assert target * (1 - 1e-3) <= spent <= target
+
+
+@pytest.mark.parametrize("memory", ["auxiliary", "shared", "none"])
+def test_a_claim_never_becomes_the_headline(memory):
+    settings = [f"method.memory={memory}", "method.preconditioner=identity", "privacy.release=last"]
+    run = planned("cifar10", *settings)
+    for name in ("paper", "paper-per-block"):
+        judge = by_name(name)
+        with pytest.raises(InputError, match=f"accountant '{name}' is not valid for this run"):
+            calibrate(run, 0.5, 1e-5, accountant=judge)
+        with pytest.raises(InputError, match=f"privacy.accountant: must be one of .*'{name}'"):
+            config.load("cifar10", (f"privacy.accountant={name}", "privacy.epsilon=0.5"))
+        quiet = scaled(run, calibrate(run, 0.5, 1e-5, accountant=judge, claimed=True))
+        privacy = account(quiet, 1e-5)
+        assert privacy.proven.accountant == "composition"
+        assert privacy.epsilon > 10.0
+        assert not next(g for g in privacy.guarantees if g.accountant == name).valid
+        assert not str(privacy).splitlines()[0].endswith(name)
+
+
+def test_there_is_no_claim_about_a_run_that_the_bound_is_not_about():
+    run = planned("digits")
+    with pytest.raises(InputError, match="for mini-batches of a partition"):
+        calibrate(run, 1.0, 1e-5, accountant=by_name("paper"), claimed=True)
+    assert calibrate(run, 8.0, 1e-5, claimed=True) == pytest.approx(1.0, rel=1e-3)

@@ -43,8 +43,12 @@ def calibrate(
     *,
     accountant: Accountant | None = None,
     kinds: Collection[str] | None = None,
+    claimed: bool = False,
 ) -> float:
     """The factor on the noise for which the accountant says `epsilon`, by bisection.
+
+    An accountant that is not valid for the run is refused. With `claimed` it is asked all the same,
+    and the target is met by its claim alone. Runs are never calibrated so.
 
     Guarantees: with the returned factor the accountant's ε is at most the target.
     """
@@ -58,7 +62,8 @@ def calibrate(
     @cache
     def spent(log_factor: float) -> float:
         guarantee = judge.guarantee(scaled(ledger, math.exp(log_factor), kinds), delta)
-        if not guarantee.valid and ledger.header.private:
+        refused = not guarantee.valid and ledger.header.private and not claimed
+        if refused or judge.unsupported(ledger.header):
             raise InputError(
                 f"accountant {judge.name!r} is not valid for this run: {guarantee.why_not}"
             )
@@ -69,7 +74,7 @@ def calibrate(
         # Each look costs half a second there: come close on a coarse grid first.
         near = calibrate(ledger, epsilon, delta, accountant=Composition(coarse=True), kinds=kinds)
         start, stride = math.log(near), 1e-3
-    low, high = _around(epsilon, spent, start, stride)
+    low, high = around(epsilon, spent, start, stride)
     if math.isinf(high):
         raise InputError(
             f"privacy.epsilon: no noise reaches {epsilon} at delta {delta}; "
@@ -90,7 +95,7 @@ def calibrate(
 # Below, ε is a function of the logarithm of the factor, and falls as the factor grows.
 
 
-def _around(
+def around(
     target: float, spent: Callable[[float], float], start: float, stride: float
 ) -> tuple[float, float]:
     """Two places with the target between them, found in growing strides from `start`.
