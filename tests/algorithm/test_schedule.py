@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdt.algorithm.schedule import PAPER_CLIP, PAPER_PENALTY, grows, parse
+from dpdt.algorithm.schedule import PAPER_CLIP, factors, paper_penalty, parse
 from dpdt.errors import InputError
 
 
@@ -11,15 +11,44 @@ def test_the_papers_clipping_scale():
     assert {e: PAPER_CLIP.factor(e) for e in expected} == expected
 
 
-def test_the_papers_penalty_decays_to_its_floor():
-    base = 0.1
-    assert base * PAPER_PENALTY.factor(4) == base
-    assert base * PAPER_PENALTY.factor(5) == pytest.approx(0.09)
-    assert base * PAPER_PENALTY.factor(8) == pytest.approx(0.081)
-    # 19 decays in [5, 60], 4 in [61, 99], then halves every 25 epochs from 100 on
-    assert base * PAPER_PENALTY.factor(99) == pytest.approx(0.1 * 0.9**23)
-    assert base * PAPER_PENALTY.factor(100) == pytest.approx(0.1 * 0.9**23 / 2)
-    assert base * PAPER_PENALTY.factor(10_000) == pytest.approx(1e-5)
+def test_the_papers_penalty_starts_at_a_tenth_grows_and_reaches_ten():
+    rho = [0.1 * f for f in factors(paper_penalty(0.1, grows=True), 200, 20)]
+    assert rho[4] == 0.1
+    assert rho[5] == pytest.approx(0.1 / 0.9)
+    # 19 times in [5, 60], 4 times in [61, 99], then doubled every 25 epochs from 100 on
+    assert rho[99] == pytest.approx(0.1 / 0.9**23)
+    assert rho[100] == pytest.approx(0.2 / 0.9**23)
+    assert rho[174] == pytest.approx(0.8 / 0.9**23)
+    assert rho[175] == rho[-1] == pytest.approx(10.0)
+    assert rho == sorted(rho)
+
+
+@pytest.mark.parametrize("base", [0.1, 10.0])
+def test_the_papers_penalty_decays_to_a_value_of_its_own(base):
+    """The floor was a factor: ρ = 10 ended at 1e-3, where the paper says 1e-5."""
+    decay = paper_penalty(base, grows=False)
+    assert decay.factor(4) == 1.0
+    assert decay.factor(5) == pytest.approx(0.9)
+    assert decay.factor(99) == pytest.approx(0.9**23)
+    assert decay.factor(100) == pytest.approx(0.9**23 / 2)
+    assert base * decay.factor(10_000) == pytest.approx(1e-5)
+
+
+def test_a_schedule_by_step():
+    table = {"kind": "steps", "epochs": [3, 5], "factors": [1.0, 2.0, 4.0]}
+    assert factors(parse(table), 3, 2) == [1, 1, 1]
+    assert factors(parse({**table, "unit": "epoch"}), 3, 2) == [1, 1, 1]
+    assert factors(parse({**table, "unit": "step"}), 3, 2) == [1, 1, 1, 2, 2, 4]
+
+
+@pytest.mark.parametrize(("unit", "length"), [("epoch", 20), ("step", 20 * 7)])
+def test_the_papers_timetable_within_fewer_epochs(unit, length):
+    over = 20 if unit == "epoch" else 140
+    table = {"kind": "paper", "over": over, "unit": unit}
+    found = factors(parse(table, named={"paper": PAPER_CLIP}), 20, 7)
+    assert len(found) == length
+    assert found == [PAPER_CLIP.factor(t * 200 // length) for t in range(length)]
+    assert set(found) == {16, 8, 4, 2, 1}
 
 
 def test_growth_of_the_method_section():
@@ -27,7 +56,6 @@ def test_growth_of_the_method_section():
     assert [schedule.factor(e) for e in (0, 2, 3, 5, 6)] == pytest.approx(
         [1, 1, 1 / 0.9, 1 / 0.9, 1 / 0.81]
     )
-    assert grows(schedule, 10)
 
 
 def test_two_phase_noise():
@@ -56,6 +84,7 @@ def test_exponential_never_overflows(rate, every, epoch):
         ({"kind": "two-phase", "low": 0.1, "ramp": [9, 3]}, r"ramp: must be \[first, last\]"),
         ({"kind": "two-phase", "lowest": 0.1}, "a 'two-phase' schedule does not fit"),
         ({"kind": "exponential", "rate": -1.0, "every": 1}, "rate: must be positive"),
+        ({"kind": "constant", "unit": "batch"}, "unit: must be 'epoch' or 'step', found 'batch'"),
     ],
 )
 def test_bad_schedules_are_named(value, message):
@@ -64,6 +93,9 @@ def test_bad_schedules_are_named(value, message):
 
 
 def test_the_papers_own_where_there_is_one():
-    assert parse("paper", paper=PAPER_CLIP) is PAPER_CLIP
+    named = {"paper": PAPER_CLIP}
+    assert parse("paper", named=named) is PAPER_CLIP
     with pytest.raises(InputError, match=r"^must be 'constant' or 'paper' or a table"):
-        parse("rising", paper=PAPER_CLIP)
+        parse("rising", named=named)
+    with pytest.raises(InputError, match=r"^over: must be a whole number from 1, found 0$"):
+        parse({"kind": "paper", "over": 0}, named=named)

@@ -31,7 +31,7 @@ def refused(message, *overrides, source="digits"):
         ("privacy.epsilon=0", r"privacy.epsilon: must be a positive number"),
         ("privacy.unit=person", r"privacy.unit: must be one of example, shard, user"),
         ("method.noise=-0.1", r"method.noise: must be a number from 0"),
-        ("method.noise_schedule=paper", r"method.noise_schedule: must be 'constant' or a table"),
+        ("method.noise_schedule=rise", r"method.noise_schedule: must be 'constant' or 'paper' or"),
         ("epochs=3", r"set: must look like section.key=value, found 'epochs=3'"),
         ("method.clip", r"must look like section.key=value"),
         ("method.lr.x=1", r"lr is not a table"),

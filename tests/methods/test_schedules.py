@@ -3,14 +3,16 @@ import torch
 from torch import nn
 
 from dpdt import prepare
-from dpdt.algorithm.schedule import PAPER_CLIP, PAPER_PENALTY, Constant
+from dpdt.algorithm.schedule import PAPER_CLIP, Constant, paper_penalty
 from dpdt.errors import InputError
-from dpdt.methods.schedules import schedule_of
+from dpdt.methods.schedules import grows, schedule_of
 
 
 def test_the_papers_own_by_key():
     assert schedule_of("clip_schedule", "paper") is PAPER_CLIP
-    assert schedule_of("penalty_schedule", "paper") is PAPER_PENALTY
+    assert schedule_of("noise_schedule", "paper") is PAPER_CLIP
+    assert schedule_of("penalty_schedule", "paper", 0.1) == paper_penalty(0.1, grows=True)
+    assert schedule_of("penalty_schedule", "paper-decay", 5) == paper_penalty(5, grows=False)
     assert schedule_of("noise_schedule", "constant") == Constant()
 
 
@@ -19,8 +21,9 @@ def test_the_papers_own_by_key():
     [
         (
             "noise_schedule",
-            "paper",
-            "method.noise_schedule: must be 'constant' or a table with a kind, found 'paper'",
+            "paper-decay",
+            "method.noise_schedule: must be 'constant' or 'paper' or a table with a kind, found "
+            "'paper-decay'",
         ),
         (
             "clip_schedule",
@@ -36,8 +39,8 @@ def test_the_papers_own_by_key():
         (
             "penalty_schedule",
             {"kind": "cosine"},
-            "method.penalty_schedule.kind: must be one of constant, steps, exponential, two-phase, "
-            "found 'cosine'",
+            "method.penalty_schedule.kind: must be one of constant, paper, paper-decay, steps, "
+            "exponential, two-phase, found 'cosine'",
         ),
         (
             "penalty_schedule",
@@ -56,6 +59,43 @@ def test_a_complaint_names_the_key(key, value, message):
     with pytest.raises(InputError) as error:
         schedule_of(key, value)
     assert str(error.value) == message
+
+
+def test_whether_a_schedule_ever_grows():
+    up = {"kind": "steps", "epochs": [5], "factors": [1.0, 2.0]}
+    by_step = schedule_of("clip_schedule", {**up, "unit": "step"})
+    assert grows(by_step, 2, 3)
+    assert not grows(by_step, 1, 3)
+    assert not grows(schedule_of("clip_schedule", up), 2, 3)
+    assert not grows(PAPER_CLIP, 200, 20)
+
+
+def test_a_step_is_planned_and_taken_with_its_own_penalty():
+    """SST-2 has two epochs: by epoch ρ could change once."""
+    data = torch.randn(80, 4), torch.randint(0, 2, (80,))
+    table = {"kind": "exponential", "rate": 2.0, "every": 3, "unit": "step"}
+    step, loader = prepare(
+        nn.Linear(4, 2), data, epochs=2, batch_size=20, auxiliaries=2, memory="none", lr=0.1,
+        noise=1.0, penalty=1.0, penalty_schedule=table, sampling="partition",
+    )  # fmt: skip
+    rho = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0]
+    assert [step.plan.at(t).penalty for t in range(8)] == rho
+    for batch in loader:
+        step(batch)
+    step.finish()
+    recorded = [s.setting.penalty for s in step.writer.ledger.runs for _ in range(s.steps)]
+    assert recorded == rho
+
+
+def test_each_auxiliarys_penalty_ends_at_the_same_value():
+    data = torch.randn(80, 4), torch.randint(0, 2, (80,))
+    step, _ = prepare(
+        nn.Linear(4, 2), data, epochs=200, batch_size=40, auxiliaries=2, memory="auxiliary", lr=0.1,
+        noise=1.0, penalty=[0.1, 0.5], penalty_schedule="paper", sampling="partition",
+        averaging=0.0, granularity="layer", preconditioner="identity",
+    )  # fmt: skip
+    assert step.plan.at(0).penalties == (0.1, 0.5)
+    assert step.plan.at(399).penalties == pytest.approx((10.0, 10.0))
 
 
 @pytest.mark.parametrize(

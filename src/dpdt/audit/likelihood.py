@@ -13,10 +13,7 @@ The deviation is pooled over targets. With few shadows that is better than one f
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from dpdt.config import Config
 from dpdt.data import set_aside
 from dpdt.data.access import count, take
 from dpdt.errors import ArgumentError
+from dpdt.training import pool
 from dpdt.training.run import load
 
 LEAST = 4  # shadows
@@ -101,7 +99,8 @@ def train_shadows(
     left = [i for i in range(number) if not (folder / f"{i}.npz").is_file()]
     done = number - len(left)
     on_done(done)
-    for _ in _on_all_cores(config, targets, folder, left):
+    arguments = [(targets, folder, i) for i in left]
+    for _ in pool.each(_shadow, arguments, initializer=_prepare, initargs=(config,)):
         done += 1
         on_done(done)
     drawn = {"members": targets.members, "others": targets.others}
@@ -109,27 +108,10 @@ def train_shadows(
     return np.stack([r["answers"] for r in records]), np.stack([r["inside"] for r in records])
 
 
-def _on_all_cores(config: Config, targets: Targets, folder: Path, left: list[int]) -> Iterator[int]:
-    if not left:
-        return
-    workers = min(len(left), os.cpu_count() or 1)
-    with ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_prepare, initargs=(config,)
-    ) as pool:
-        futures = [pool.submit(_shadow, targets, folder, i) for i in left]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
 _AT_HAND: dict[str, Any] = {}  # of a worker process: the configuration and its examples
 
 
 def _prepare(config: Config) -> None:
-    torch.set_num_threads(1)
     _AT_HAND.update(config=config, examples=load(config))
 
 
@@ -139,17 +121,17 @@ def _shadow(targets: Targets, folder: Path, shadow: int) -> int:
     public, examples = set_aside(_AT_HAND["examples"], config.data.public)
     pool_members = take(examples.train, torch.from_numpy(targets.members))
     pool_others = take(examples.test, torch.from_numpy(targets.others))
-    pool = join(pool_members, pool_others)
+    everyone = join(pool_members, pool_others)
     inside = half(targets, shadow, config.train.seed)
     rest = np.setdiff1d(np.arange(count(examples.train)), targets.members)
     chosen = join(
         take(examples.train, torch.from_numpy(rest)),
-        take(pool, torch.from_numpy(np.flatnonzero(inside))),
+        take(everyone, torch.from_numpy(np.flatnonzero(inside))),
     )
     learner = train_shadow(config, chosen, public, shadow)
     keep(
         folder / f"{shadow}.npz",
-        answers=logit(*said(learner, pool)),
+        answers=logit(*said(learner, everyone)),
         inside=inside,
         members=targets.members,
         others=targets.others,

@@ -39,23 +39,29 @@ OWN, SHADOW = "own", "shadow"
 THRESHOLDS = (OWN, SHADOW)  # whose examples they are learnt on: the run's, or a shadow model's
 
 Pair = tuple[Answers, Answers]  # of members, of others
+Interval = tuple[float, float]  # a mean, and half of its 95% interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """How well members can be told from others: means, and half of their 95% intervals.
+    """How well members can be told from others, in each evaluation.
 
     The intervals are about other shadow models and other draws of the judged, but the same run. The
     judged of two evaluations overlap, so for other held-out examples they are too narrow.
     """
 
-    auc: float
-    auc_half_width: float
-    accuracy: float
-    accuracy_half_width: float
-    evaluations: int
+    aucs: tuple[float, ...]
+    accuracies: tuple[float, ...]
     thresholds: str
     metric: str
+
+    @property
+    def auc(self) -> Interval:
+        return mean_and_interval(self.aucs)
+
+    @property
+    def accuracy(self) -> Interval:
+        return mean_and_interval(self.accuracies)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +172,8 @@ def membership(
     thresholds are learnt on what the run's model says of its members and of held-out examples that
     are not judged.
     """
-    if evaluations < 2:
-        raise ArgumentError("evaluations", f"an interval needs at least 2, found {evaluations}")
+    if evaluations < 1:
+        raise ArgumentError("evaluations", f"must be at least 1, found {evaluations}")
     check_word("thresholds", thresholds, THRESHOLDS)
     check_word("metric", metric, METRICS)
     target = Target.read(path)
@@ -179,15 +185,5 @@ def membership(
         learn = shadow_answers(target, split, number) if thresholds == SHADOW else rest
         sides = (scored(METRICS[metric], *pair) for pair in (learn, judged))
         rows.append(judge(*sides, per_class=per_class))
-    areas, accuracies, _ = zip(*rows, strict=True)
-    auc, auc_half_width = mean_and_interval(areas)
-    accuracy, accuracy_half_width = mean_and_interval(accuracies)
-    return Membership(
-        auc=auc,
-        auc_half_width=auc_half_width,
-        accuracy=accuracy,
-        accuracy_half_width=accuracy_half_width,
-        evaluations=evaluations,
-        thresholds=thresholds,
-        metric=metric,
-    )
+    aucs, accuracies, _ = zip(*rows, strict=True)
+    return Membership(aucs=aucs, accuracies=accuracies, thresholds=thresholds, metric=metric)

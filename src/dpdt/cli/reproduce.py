@@ -2,26 +2,75 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import click
 
+from dpdt.cli import options
+from dpdt.errors import InputError
 
-@click.command(epilog="Example: dpdt reproduce privacy-over-epochs --out privacy.png")
-@click.argument("what", type=click.Choice(["privacy-over-epochs"]))
+ALL = "all"
+
+
+@click.command(epilog="Example: dpdt reproduce main-results --out paper")
+@click.argument("name", required=False)
+@options.overrides
+@click.option("--scale", type=click.Choice(["small", "full"]), default="small", show_default=True)
+@click.option("--seeds", type=click.IntRange(1), help="Otherwise 3 for small, 1 for full.")
+@click.option("--jobs", type=click.IntRange(1), help="Processes; otherwise one a core.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The file to write; otherwise WHAT.png."
+    "--out", type=click.Path(path_type=Path), help="Folder; otherwise reproduce/SCALE. Continued."
 )
-@click.option("--epochs", type=click.IntRange(2, 1000), default=60, show_default=True)
-def command(what: str, out: Path | None, epochs: int) -> None:
-    """Draw a figure of the paper.
+@options.as_json
+def command(
+    name: str | None,
+    overrides: tuple[str, ...],
+    scale: str,
+    seeds: int | None,
+    jobs: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Make a table or figure of the paper, beside the paper's own numbers.
 
-    privacy-over-epochs: the paper's bound for constant and adaptive noise over epochs, and the part
-    of each epoch in it for E = 20, with the paper's parameters. The bound does not hold for a run
-    with resets; docs/what-epsilon-means.md says why.
+    Without NAME, list what there is. NAME "all" makes everything. Each writes table.txt, table.csv,
+    table.json and figure.png below --out. Every run has a folder there. Runs that are there already
+    are not made again, so an interrupted reproduction continues with the same command.
+
+    "small" trains a small network on scikit-learn's digits with the paper's K, clip, noise and
+    schedules. "full" is the paper's own scale. --set changes every configuration.
+
+    In privacy-over-epochs, the noise and its growth are ours: the paper does not give them.
     """
-    from dpdt.report.privacy import draw_paper
+    from dpdt.reproduce import REPRODUCTIONS, SCALES, Asked, reproduce
+    from dpdt.training.grid import Interrupted
+    from dpdt.training.progress import counting
 
-    path = out or Path(f"{what}.png")
-    draw_paper(path, epochs)
-    click.echo(f"wrote {path}")
+    if name is None:
+        for found in REPRODUCTIONS.values():
+            click.echo(f"{found.name:24} {found.title} (small: about {found.minutes} min)")
+        return 0
+    if name not in (ALL, *REPRODUCTIONS):
+        raise InputError(f"NAME: must be {', '.join(REPRODUCTIONS)} or {ALL}, found {name!r}")
+    asked = Asked(scale=SCALES[scale], sets=overrides, seeds=seeds)
+    folder = out or Path("reproduce") / scale
+    for number, each in enumerate(REPRODUCTIONS if name == ALL else [name]):
+        parts = ["dpdt", "reproduce", each, "--scale", scale]
+        parts += ["--seeds", str(seeds)] if seeds else []
+        parts += [p for text in overrides for p in ("--set", text)]
+        try:
+            with counting(each, 1, enabled=not as_json) as advance:
+                table = reproduce(
+                    each, asked, folder, command=shlex.join(parts), on_done=advance, jobs=jobs
+                )
+        except Interrupted:
+            click.echo("dpdt: interrupted; the same command continues where it stopped", err=True)
+            return 130
+        if as_json:
+            click.echo(json.dumps(table.as_json()))
+            continue
+        click.echo(("\n" if number else "") + table.text())
+        click.echo(f"\nwritten to {folder / each}", err=True)
+    return 0

@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     reshuffle: bool
     preconditioner: Literal["identity", "rmsprop", "adam", "public", "auto"]
     preconditioner_decay: float | None
+    preconditioner_power: float
     floor: float
     global_lr: float
     penalty: float | Auto | Sequence[float] | Mapping[str, Any]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpdt.reproduce.rows import RUN_HEADS, of_runs
-from dpdt.reproduce.scale import NOISES, Asked, Column, noise_times
+from dpdt.reproduce.rows import NOISE_HEADS, RUN_HEADS, controls, of_runs
+from dpdt.reproduce.scale import Asked, Column
 from dpdt.reproduce.table import Head, Table
 from dpdt.runs import Run
 from dpdt.training.grid import Cell, Results
@@ -18,33 +19,24 @@ HEADS = (
     Head(key="auxiliaries", title="K", form="number"),
     Head(key="batch_size", title="B", form="number"),
     *RUN_HEADS,
-    Head(key="without_noise", title="no noise %", form="percent"),
-    Head(key="noise_as_deviation", title="σ as deviation %", form="percent"),
-    Head(key="noise_literal", title="σ literal %", form="percent"),
+    *NOISE_HEADS,
 )
 NOTES = (
     "The paper prints no numbers for this figure, and no values of K and B: these are ours.",
-    "Everything else, clip and noise above all, is as in the main experiment.",
-    "The figure shows accuracy against the claimed ε after each epoch, both as means over a sliding "
-    "window of a tenth of the epochs.",
+    "One seed. Everything else, clip and noise above all, is as in the main experiment.",
+    "The figure shows accuracy against the claimed ε after each epoch, both as means over a "
+    "sliding window of a tenth of the epochs.",
 )
 
 
 def _rows(asked: Asked) -> list[tuple[Column, int, int, list[Cell], dict[str, list[Cell]]]]:
-    found = []
+    found, one = [], replace(asked, seeds=1)
     for column in asked.scale.columns[:2]:  # those that the figure is about
         for auxiliaries in asked.scale.auxiliaries:
             for batch in asked.scale.batches:
                 sets = (f"method.auxiliaries={auxiliaries}", f"train.batch_size={batch}")
                 name = f"dpdt-K{auxiliaries}-B{batch}"
-                chosen = asked.config(column, sets)
-                others = {
-                    reading: asked.cells(
-                        column, f"{name}-{reading}", (*sets, *noise_times(chosen, factor))
-                    )[:1]
-                    for reading, factor in NOISES.items()
-                }
-                runs = asked.cells(column, name, sets)[:1]
+                runs, others = one.cells(column, name, sets), controls(one, column, name, sets)
                 found.append((column, auxiliaries, batch, runs, others))
     return found
 

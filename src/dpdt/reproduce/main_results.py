@@ -20,7 +20,6 @@ HEADS = (
     *RUN_HEADS,
     *NOISE_HEADS,
 )
-PRIVATE = ("dpsgd", "gep", "pate")
 NAMES = {
     "plain": "without privacy",
     "dpsgd": "DP-SGD, automatic clipping",
@@ -83,4 +82,6 @@ def table(asked: Asked, results: Results, out: Path) -> Table:
 def draw(found: Table, path: Path) -> None:
     from dpdt.report.reproduction import bars
 
-    bars(found.rows, path, by="row", panel="data", ours="accuracy", spread="spread")
+    bars(
+        found.rows, path, ours="accuracy", spread="spread", paper="paper_accuracy", label="accuracy"
+    )

@@ -30,8 +30,8 @@ NAMES = {
     "dpdt-without_noise": "DP-DT, no noise",
 }
 NOTES = (
-    "An attack guesses who was in the training set from the modified entropy of the model's answer, "
-    "with a threshold for each class.",
+    "An attack guesses who was in the training set from the modified entropy of the model's "
+    "answer, with a threshold for each class.",
     "Thresholds are learnt on a shadow model and examples that are not judged. AUC needs none.",
     "The interval covers 95% for the mean, by Student's t over all evaluations.",
 )

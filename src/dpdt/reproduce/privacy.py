@@ -18,9 +18,9 @@ HEADS = (
 )
 NOTES = (
     f"S_g = {privacy.SENSITIVITY:g}, b = {privacy.BATCH} of n = {privacy.EXAMPLES}, "
-    f"L_F = {privacy.L_F:g}, L_T = 1, η̂ = {privacy.STEP:g}, α = {privacy.ALPHA:g}, as the paper says. "
-    f"It does not give the noise: σ = {privacy.SIGMA:g}, and growth by {privacy.GROWTH:g} an epoch, "
-    "are ours.",
+    f"L_F = {privacy.L_F:g}, L_T = 1, η̂ = {privacy.STEP:g}, α = {privacy.ALPHA:g}: the paper's.",
+    f"The paper does not give the noise: σ = {privacy.SIGMA:g}, and growth by {privacy.GROWTH:g} "
+    "an epoch, are ours.",
     "The bound does not hold for a run with resets (docs/what-epsilon-means.md).",
 )
 

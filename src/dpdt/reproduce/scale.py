@@ -1,8 +1,8 @@
 """The two scales of a reproduction, and how its runs are described.
 
-    full    the paper's networks, data and lengths: days on a large machine
-    small   a network of some thousand parameters on scikit-learn's digits, with the paper's K, clip,
-            noise and schedules: minutes on two cores, without any data to fetch
+full    the paper's networks, data and lengths: days on a large machine
+small   a network of some thousand parameters on scikit-learn's digits, with the paper's K,
+        clip, noise and schedules: minutes on two cores, without any data to fetch
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Scale:
 SCALES = {
     "small": Scale(
         name="small",
-        columns=(Column(paper="cifar10", title="CIFAR-10", source="paper-small"),),
+        columns=(Column(paper="cifar10", title="digits for CIFAR-10", source="paper-small"),),
         seeds=3,
         auxiliaries=(10, 20, 40),
         batches=(140, 280, 700),

@@ -97,6 +97,10 @@ class Run:
         """Where losses and counts stand, which are private."""
         return self._private(METRICS)
 
+    def private_metrics(self) -> list[dict[str, Any]]:
+        """Every epoch with its losses, accuracy, and ε, proven and claimed."""
+        return [json.loads(line) for line in self.metrics_path.read_text("utf-8").splitlines()]
+
     def write_canaries(self, record: dict[str, Any]) -> None:
         self._write(CANARIES, record)
 

@@ -15,8 +15,8 @@ from dpdt.accounting.guarantee import shown
 
 
 @contextmanager
-def counting(what: str, total: int, *, enabled: bool) -> Iterator[Callable[[int], None]]:
-    """A bar that is told how many of `total` are done."""
+def counting(what: str, total: int, *, enabled: bool) -> Iterator[Callable[..., None]]:
+    """A bar that is told how many of `total` are done, and perhaps another total."""
     console = Console(file=sys.stderr)
     progress = Progress(
         TextColumn(what),
@@ -29,7 +29,7 @@ def counting(what: str, total: int, *, enabled: bool) -> Iterator[Callable[[int]
     )
     with progress:
         task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
+        yield lambda done, of=total: progress.update(task, completed=done, total=of)
 
 
 class Display:
