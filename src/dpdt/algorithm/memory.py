@@ -228,11 +228,13 @@ class SharedMemory:
 def _bounded(layout: Layout, contribution: Tensor, penalty: Tensor, step: StepValues) -> Moves:
     """The moves that contributions 2ρu stand for, bounded and made finite as their sum does it."""
     norms = layout.norms(contribution)
-    layout.zero_(contribution, ~torch.isfinite(norms))
+    finite = torch.isfinite(norms)
+    if not bool(finite.all()):
+        layout.zero_(contribution, ~finite)
     factors = clip_(layout, contribution, norms, step.clip)
     return Moves(
         step=contribution / (2.0 * penalty).to(contribution.dtype),
-        rate=torch.where(torch.isfinite(norms), step.lr * factors, step.lr),
+        rate=torch.where(finite, step.lr * factors, step.lr),
         before=None,
         clipped=None,
     )

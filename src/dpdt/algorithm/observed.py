@@ -79,21 +79,23 @@ def observe(
     `decay` is weight decay · θ, `smoothness` is L, `floor` is τ. A block whose rate is 0 does not
     move, and has no c.
     """
-    u = moves.step
-    squares = layout.dots(gradient, gradient)
-    own = layout.zero_(gradient.clone(), ~torch.isfinite(squares))
-    along = layout.dots(u, own if decay is None else own + decay)
-    size = layout.dots(u, u)
+    u, scratch = moves.step, torch.empty_like(gradient)
+    squares = layout.dots(gradient, gradient, scratch)
+    finite = torch.isfinite(squares)
+    own = gradient if bool(finite.all()) else layout.zero_(gradient.clone(), ~finite)
+    along = layout.dots(u, own if decay is None else own + decay, scratch)
+    size = layout.dots(u, u, scratch)
     pull, bias_along, bias = torch.zeros_like(size), torch.zeros_like(size), torch.zeros_like(size)
     if moves.before is not None and moves.clipped is not None:
-        pull = layout.dots(u, moves.clipped)  # ⟨π̂, u⟩
-        bias_along = layout.dots(u, moves.before) - pull
+        pull = layout.dots(u, moves.clipped, scratch)  # ⟨π̂, u⟩
         excess = layout.norms(moves.before) - layout.norms(moves.clipped)  # they are parallel
-        bias = bias + excess.clamp_min(0.0)
+        bias += excess.clamp_min(0.0)
+        if bool(bias.any()):
+            bias_along = layout.dots(u, moves.before, scratch) - pull
     constant = torch.where(size > 0, floor / moves.rate, math.inf) - 0.5 * (smoothness + penalty)
     return Seen(
         gradient=own.sum(0, dtype=torch.float64),
-        squares=float(squares[torch.isfinite(squares)].sum()),
+        squares=float(squares[finite].sum()),
         pairs=size.numel(),
         cut=int((moves.rate < lr).sum()),
         along=float(along.sum()),
