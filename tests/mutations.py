@@ -88,6 +88,7 @@ SENSITIVITY = (
 )
 STATE = "tests/algorithm/test_state.py"
 TABLE = "tests/accounting/test_table.py"
+THEORY = "tests/algorithm/test_theory.py"
 TRAIN = "tests/training/test_train.py"
 VOTES = "tests/test_sensitivity.py::test_one_record_moves_one_teachers_vote"
 WHITENING = "tests/methods/test_whitening.py"
@@ -1183,10 +1184,17 @@ ENGINES = [
     Mutation(
         "algorithm/memory.py",
         "the shared multiplier learns from gradients themselves",
-        "gradient,\n            scratch,\n            inverse=self._inverse(step),",
-        "gradient.add_(self.multiplier),\n            self.multiplier.sub_(gradient[0] * 0.1)"
-        ".expand_as(scratch).clone(),\n            inverse=self._inverse(step),",
+        "gradient,\n            inverse=self._inverse(step),",
+        "gradient.add_(self.multiplier.sub_(gradient[0] * 0.1)),\n"
+        "            inverse=self._inverse(step),",
         (AGREES,),
+    ),
+    Mutation(
+        "algorithm/theory.py",
+        "what is diagnosed is what the step goes on with",
+        "self.memory.moves(rows, gradient.clone(), self._now)",
+        "self.memory.moves(rows, gradient, self._now)",
+        (f"{THEORY}::test_diagnosing_leaves_the_model_as_it_would_be",),
     ),
     Mutation(
         "methods/dpsgd/engine.py",
@@ -2842,6 +2850,13 @@ RUNS = [
         'SHOWN = ("epoch", "step", "epsilon")',
         'SHOWN = ("epoch", "step", "epsilon", "accuracy", "loss")',
         (f"{CLI}::test_train_then_account", RUN),
+    ),
+    Mutation(
+        "runs/__init__.py",
+        "diagnostics are public",
+        "_append(self._private(DIAGNOSTICS), record)",
+        "_append(self.path / DIAGNOSTICS, record)",
+        (f"{CLI}::test_diagnostics_are_private",),
     ),
     Mutation(
         "runs/__init__.py",

@@ -129,7 +129,6 @@ def test_contributions_of_any_gradient_are_bounded(values, multiplier, memory, n
         penalty=torch.tensor([[rho]], dtype=torch.float64),
         lr=0.5,
         decay=None,
-        diagnose=False,
     )
     gradient = buffer(layout, values)
     scratch = torch.full_like(gradient, math.nan)

@@ -14,9 +14,12 @@ import pytest
 from dpdt import config
 from dpdt.accounting import account, by_name
 from dpdt.accounting.guarantee import shown
+from dpdt.algorithm.diagnostics import Diagnostics, summary
+from dpdt.cli.paste import by_kind
 from dpdt.config import plan_of
 from dpdt.ledger import Block, Ledger, LedgerWriter
 from dpdt.methods.values import by_kind
+from dpdt.runs import Run
 
 
 def dpdt(*arguments, cwd=None, **options):
@@ -57,6 +60,33 @@ def test_train_then_account(tmp_path):
     for guarantee in accounted["guarantees"]:
         assert set(guarantee) >= {"accountant", "epsilon", "mu", "valid", "conditions"}
         assert all(set(c) == {"text", "holds", "why"} for c in guarantee["conditions"])
+
+
+def test_diagnostics_are_private(tmp_path):
+    done = dpdt("train", "digits", *QUICK, "--diagnose", "--out", "first", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "first"
+    assert {p.name for p in run.iterdir()} == {
+        "config.toml", "ledger.jsonl", "metrics.jsonl", "private",
+    }  # fmt: skip
+    records = Run(run).diagnostics()
+    assert [r["step"] for r in records] == [1, 2]
+    assert set(records[0]) == {"epoch", "step"} | Diagnostics.__dataclass_fields__.keys()
+    assert (run / "private" / "diagnostics.png").stat().st_size > 10_000
+    # what depends on the data is marked, and does not go where results go
+    words = summary(records).words()
+    assert f"private, not to be published: {words}\nConditions of the paper's" in done.stderr
+    assert "every auxiliary keeps its own multiplier (memory is 'shared')" in done.stderr
+    assert "noise/signal" not in done.stdout
+
+
+def test_diagnosing_is_quiet_with_json_and_says_where_there_is_nothing(tmp_path):
+    done = dpdt("train", *QUICK, "--diagnose", "--json", "--out", "first", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "first" / "private" / "diagnostics.png").exists()
+    other = dpdt("train", *QUICK, "--diagnose", "--method", "dpsgd", "--out", "b", cwd=tmp_path)
+    assert other.returncode == 0
+    assert "--diagnose: dpsgd has no diagnostics" in other.stderr
 
 
 def test_what_a_run_writes_about_epsilon_ends_at_what_it_guarantees(tmp_path):

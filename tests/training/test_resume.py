@@ -40,6 +40,19 @@ def test_steps_after_the_checkpoint_are_taken_again_but_recorded_once(tmp_path, 
     assert not found.repeats
 
 
+def test_diagnostics_of_steps_that_are_taken_again_are_written_once(tmp_path, monkeypatch):
+    chosen = config.load("digits", ("train.epochs=8", "privacy.noise_seed=1"))
+    run(chosen, tmp_path / "whole", show_progress=False, diagnose=True)
+    cut(monkeypatch, chosen, tmp_path / "cut", steps=2, diagnose=True)
+    state = (tmp_path / "cut" / "private" / "checkpoint.pt").read_bytes()
+    cut(monkeypatch, chosen, tmp_path / "cut", steps=2, resume=True, diagnose=True)
+    (tmp_path / "cut" / "private" / "checkpoint.pt").write_bytes(state)
+    run(chosen, tmp_path / "cut", show_progress=False, resume=True, diagnose=True)
+    whole, resumed = (Run(tmp_path / name).diagnostics() for name in ("whole", "cut"))
+    assert [r["step"] for r in resumed] == list(range(1, 9))
+    assert [r["path_length"] for r in resumed] == [r["path_length"] for r in whole]
+
+
 def test_long_runs_leave_a_checkpoint_after_an_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, "PAUSE", -1.0)
     saved = []

@@ -6,10 +6,11 @@ is the clipping threshold, ρ the penalty, η the cap on the learning rate. In e
     π̂ = π · C / max(C, ‖π‖)                                             `clip_`
     p = V (g + π + weight decay · θ)
     η_k = the largest value in [0, η] with ‖2ρη_k p − π̂‖ ≤ C             `adaptive_rate`
-    u = η_k p,   π ← π̂ − ρu,   contribution ∇h = 2ρu − π̂                 `contribute_`
+    u = η_k p,   π ← π̂ − ρu                                             `move_`
+    contribution ∇h = 2ρu − π̂                                           `contribution_`
 
 Where no multiplier is kept (π = 0) the last lines become one: ∇h = clip_C(2ρηV g).
-`contribute_plainly_` computes 2ρηV g. Where contributions are summed (mechanism.py), they are made
+`scaled_` computes 2ρηV g. Where contributions are summed (mechanism.py), they are made
 finite and bounded, ‖∇h‖ ≤ C, whatever was computed here.
 
 Buffers are [rows, parameters]; a row is an auxiliary. Norms and rates are [rows, blocks] in
@@ -25,24 +26,21 @@ import torch
 from torch import Tensor
 
 from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.observed import Seen
 from dpdt.algorithm.preconditioner import Preconditioner
 
 
 @dataclass
 class Tally:
-    """What a step saw, summed over auxiliaries and blocks. Private: it depends on the data."""
+    """What a step saw. Private: it depends on the data."""
 
     nonfinite: int = 0  # contributions replaced by 0
-    cut: int = 0  # contributions whose learning rate (or norm) was cut
-    total: int = 0
-    bias: float = 0.0  # largest clipping bias ‖κ‖ = ‖π − π̂‖
-    spread: float = 0.0  # Σ ‖θ_k − θ‖²
-    lagrangian: float = 0.0  # Σ of the auxiliaries' augmented Lagrangians, less the loss
+    seen: Seen | None = None  # what the convergence theory asks for, if it was looked for
 
     def add(self, other: Tally) -> None:
-        for name in ("nonfinite", "cut", "total", "spread", "lagrangian"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.bias = max(self.bias, other.bias)
+        self.nonfinite += other.nonfinite
+        if other.seen is not None:
+            self.seen = other.seen if self.seen is None else self.seen + other.seen
 
 
 # (which auxiliaries, their gradients, a buffer like these) → their contributions, and what was seen
@@ -50,14 +48,11 @@ Contribute = Callable[[slice, Tensor, Tensor], tuple[Tensor, Tally]]
 
 
 def clip_(layout: Layout, x: Tensor, norms: Tensor, clip: Tensor) -> Tensor:
-    """x ← x · C / max(C, ‖x‖) for every row and block, given the norms.
-
-    Returns what was too much: ‖x‖ − C, or 0.
-    """
-    excess = (norms - clip).clamp_min_(0.0)
-    if bool(excess.any()):
-        layout.scale_(x, torch.where(norms > clip, clip / norms, 1.0))
-    return excess
+    """x ← x · C / max(C, ‖x‖) for every row and block, given the norms. Returns the factors."""
+    factors = torch.where(norms > clip, clip / norms, 1.0)
+    if bool((norms > clip).any()):
+        layout.scale_(x, factors)
+    return factors
 
 
 def adaptive_rate(
@@ -73,7 +68,7 @@ def adaptive_rate(
     return torch.where(pp == 0, cap, rate.clamp(0.0, cap))
 
 
-def contribute_(
+def move_(
     layout: Layout,
     gradient: Tensor,
     scratch: Tensor,
@@ -87,19 +82,18 @@ def contribute_(
     clip: Tensor,
     penalty: Tensor,
     lr: float,
-    diagnose: bool,
-) -> Tally:
-    """Turn gradients into contributions, in place; update multipliers and second moments.
+) -> tuple[Tensor, Tensor]:
+    """Turn gradients into ρu, in place; update multipliers and second moments.
 
     `norms` are those of the multipliers. They are kept up to date from the inner products that are
     computed anyway. `decay` is weight decay · θ, or None. `updates` counts the updates of V, this
-    one included. `scratch` is a buffer like `gradient` whose content does not matter.
+    one included. `scratch` is a buffer like `gradient` whose content does not matter. Returns η_k,
+    and where something was not finite: there u is 0, and π stays at π̂.
     """
-    own = gradient.clone() if diagnose else None
     a = gradient.add_(multiplier)
     if decay is not None:
         a.add_(decay)
-    bias = clip_(layout, multiplier, norms, clip)  # multiplier is π̂ from here, ‖κ‖ = bias
+    clip_(layout, multiplier, norms, clip)  # multiplier is π̂ from here
     norms.clamp_max_(clip)
     broken = torch.zeros_like(norms, dtype=torch.bool)
     if second_moment is None:
@@ -115,53 +109,26 @@ def contribute_(
     broken |= ~(torch.isfinite(pp) & torch.isfinite(rate))
     step = layout.scale_(p, penalty * rate)  # ρu
     if bool(broken.any()):
-        layout.zero_(step, broken)  # π stays at π̂
+        layout.zero_(step, broken)
     multiplier.sub_(step)
     moved = (hp - 0.5 * penalty * rate * pp) * 2.0 * penalty * rate
     norms.copy_(torch.where(broken, norms, (norms.square() - moved).clamp_min(0.0).sqrt()))
-    tally = Tally(total=rate.numel())
-    if own is not None:
-        along = layout.dots(own + multiplier, step) / penalty  # ⟨g + π_new, u⟩
-        size = layout.dots(step, step) / penalty.square()  # ‖u‖²
-        tally.cut = int((rate < lr).sum())
-        tally.bias = float(bias.max())
-        tally.spread = float(size.sum())
-        tally.lagrangian = float((0.5 * penalty * size - along)[~broken].sum())
+    return rate, broken
+
+
+def contribution_(layout: Layout, step: Tensor, multiplier: Tensor, broken: Tensor) -> Tally:
+    """Turn ρu into the contribution, in place, given the new multiplier and what is not finite."""
     contribution = step.sub_(multiplier)  # ρu − (π̂ − ρu) = 2ρu − π̂
     if bool(broken.any()):
         layout.zero_(contribution, broken)
-    tally.nonfinite = int(broken.sum())
-    return tally
+    return Tally(nonfinite=int(broken.sum()))
 
 
-def contribute_plainly_(
-    layout: Layout,
-    gradient: Tensor,
-    scratch: Tensor,
-    *,
-    inverse: Tensor | None,
-    clip: Tensor,
-    penalty: Tensor,
-    lr: float,
-    diagnose: bool,
-) -> Tally:
+def scaled_(gradient: Tensor, *, inverse: Tensor | None, penalty: Tensor, lr: float) -> Tensor:
     """Turn gradients into 2ρηV g, in place: the case π = 0.
 
     Clipped to C this is ∇h, since then η_k = min(η, C / (2ρ‖V g‖)). `inverse` is V⁻¹, or None for
     the identity.
     """
-    own = gradient.clone() if diagnose else None
-    contribution = gradient.mul_((2.0 * lr * penalty).to(gradient.dtype))
-    if inverse is not None:
-        contribution.div_(inverse)
-    tally = Tally(total=len(gradient) * layout.count)
-    if own is not None:
-        norms = layout.norms(contribution, scratch)
-        finite = torch.isfinite(norms)
-        share = torch.where(norms > clip, clip / norms, 1.0)
-        along = layout.dots(own, contribution) * share / (2.0 * penalty)  # ⟨g, u⟩
-        size = torch.minimum(norms, clip).square() / (4.0 * penalty.square())  # ‖u‖²
-        tally.cut = int((norms > clip).sum())
-        tally.spread = float(size[finite].sum())
-        tally.lagrangian = float((0.5 * penalty * size - along)[finite].sum())
-    return tally
+    gradient.mul_((2.0 * lr * penalty).to(gradient.dtype))
+    return gradient if inverse is None else gradient.div_(inverse)

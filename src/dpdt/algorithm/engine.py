@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from dpdt.algorithm import memory, publish
 from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.diagnostics import Diagnostics, smoothness
+from dpdt.algorithm.diagnostics import Diagnostics
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import Layout
-from dpdt.algorithm.proximal import regularization
 from dpdt.algorithm.recipe import Recipe
+from dpdt.algorithm.theory import Published, Theory
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
 from dpdt.mechanism import full_precision
@@ -85,12 +85,9 @@ class Decoupled:
         self.memory = memory.make(
             recipe.memory, self.layout, recipe.preconditioner, recipe.auxiliaries
         )
-        self.diagnose = diagnose
         self.steps = 0
         # An exponential average of the published iterates, corrected for its start.
         self.average = self.layout.gather().zero_() if recipe.averaging else None
-        self.path_length = 0.0
-        self.smoothness: float | None = None  # estimate of L, made at the first diagnosed step
         self.executor = Executor(
             model,
             loss,
@@ -100,11 +97,12 @@ class Decoupled:
             seed=seed,
             head=cross_entropy,
         )
+        self.theory = Theory(recipe, self.layout, self.executor, self.memory) if diagnose else None
         # Where a contribution is no more than 2ρη·g, with one ρ for all, linear heads need not
         # write out gradients.
         plain = not recipe.preconditioner.stateful and recipe.memory != "auxiliary"
         decays = recipe.memory == "none" and recipe.auxiliary_weight_decay
-        self._scales = plain and not decays and not diagnose
+        self._scales = plain and not decays
 
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         """Take one step on a mini-batch, with the setting that was recorded for it."""
@@ -123,22 +121,14 @@ class Decoupled:
             penalty=torch.tensor(penalties, dtype=torch.float64, device=layout.device)[:, None],
             lr=setting.lr,
             decay=theta * decay if decay else None,
-            diagnose=self.diagnose,
         )
-        if self.diagnose and self.smoothness is None:
-            self.smoothness = smoothness(self.executor.copy(), self.loss, layout, batch)
-
-        def contribute(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
-            return gradient, self.memory.contribute_(rows, gradient, scratch, now)
-
+        if self.theory is not None:
+            self.theory.begin(batch, now)
         scales = self._scales and not setting.penalties
-        total, losses, tally = self.executor.total(
-            batch,
-            columns=layout.columns,
-            clip=setting.clip,
-            contribute=contribute,
-            scale=2.0 * setting.penalty * setting.lr if scales else None,
-        )
+        scale = 2.0 * setting.penalty * setting.lr if scales else None
+        total, losses, tally = self._total(batch, setting, now, scale)
+        if self.theory is not None and scales:  # gradients were never written out, to be seen
+            tally.seen = self._total(batch, setting, now, None)[2].seen
         noisy = publish.aggregate(layout, total, recipe.auxiliaries, setting, self.noise)
         direction = self.memory.publish(noisy, now)
         new = publish.descend(
@@ -154,8 +144,31 @@ class Decoupled:
             self.average.lerp_(new, (1.0 - recipe.averaging) / (1.0 - recipe.averaging**self.steps))
         weights = torch.tensor(batch.sizes, dtype=torch.float64) / max(1, sum(batch.sizes))
         loss = float(losses @ weights)
-        found = self._diagnose(batch, setting, tally, loss, new - theta) if self.diagnose else None
+        found = None
+        if self.theory is not None:
+            mean = total / recipe.auxiliaries
+            step = Published(theta=theta, new=new, mean=mean, slope=direction - noisy + mean)
+            found = self.theory.end(tally.seen, setting, step)
         return StepResult(loss=loss, nonfinite=tally.nonfinite, diagnostics=found)
+
+    def _total(
+        self, batch: Batch, setting: Setting, now: memory.StepValues, scale: float | None
+    ) -> tuple[Tensor, Tensor, Tally]:
+        """The sum of all contributions, the losses, and what was seen."""
+
+        def contribute(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
+            seen = None if self.theory is None else self.theory.seen(rows, gradient)
+            tally = self.memory.contribute_(rows, gradient, scratch, now)
+            tally.seen = seen
+            return gradient, tally
+
+        return self.executor.total(
+            batch,
+            columns=self.layout.columns,
+            clip=setting.clip,
+            contribute=contribute,
+            scale=scale,
+        )
 
     def check(self) -> None:
         """Refuse a model in which anything that is not trained has changed."""
@@ -165,30 +178,6 @@ class Decoupled:
         """Leave in the model what is to be released: the average, if there is one, else θ."""
         if self.average is not None and self.steps:
             self.layout.scatter(self.average)
-
-    def _diagnose(
-        self, batch: Batch, setting: Setting, tally: Tally, loss: float, moved: Tensor
-    ) -> Diagnostics:
-        recipe = self.recipe
-        auxiliaries = max(1, len(batch.sizes))
-        floor = recipe.preconditioner.floor if recipe.preconditioner.stateful else 1.0
-        estimate = self.smoothness or 0.0
-        largest = max(setting.penalties, default=setting.penalty)
-        limit = 2.0 * floor / (estimate + 5.0 * largest + 2.0)
-        self.path_length += float(moved.double().norm())
-        return Diagnostics(
-            lagrangian=loss
-            + tally.lagrangian / auxiliaries
-            + regularization(self.layout.gather(), recipe.regularizer, recipe.weight_decay),
-            consensus_residual=(tally.spread / auxiliaries) ** 0.5,
-            clipping_bias=tally.bias,
-            path_length=self.path_length,
-            share_cut=tally.cut / max(1, tally.total),
-            smoothness=estimate,
-            lr_limit=limit,
-            lr_condition=setting.lr < limit,
-            global_lr_condition=setting.global_lr <= 1.0,
-        )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the run needs to continue, but for its noise. As secret as the data."""
@@ -200,8 +189,7 @@ class Decoupled:
             },
             "memory": {name: t.clone() for name, t in self.memory.state().items()},
             "average": None if self.average is None else self.average.clone(),
-            "path_length": self.path_length,
-            "smoothness": self.smoothness,
+            "theory": None if self.theory is None else self.theory.state_dict(),
             "executor": self.executor.state_dict(),
         }
 
@@ -219,4 +207,5 @@ class Decoupled:
         if self.average is not None:
             self.average.copy_(state["average"])
         self.steps = state["steps"]
-        self.path_length, self.smoothness = state["path_length"], state["smoothness"]
+        if self.theory is not None and state["theory"] is not None:
+            self.theory.load_state_dict(state["theory"])

@@ -16,14 +16,15 @@ of noisy releases:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from dpdt.algorithm.auxiliary import Tally, clip_, contribute_, contribute_plainly_
+from dpdt.algorithm.auxiliary import Tally, clip_, contribution_, move_, scaled_
 from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.observed import Moves
 from dpdt.algorithm.preconditioner import Preconditioner
 
 
@@ -36,7 +37,6 @@ class StepValues:
     penalty: Tensor  # ρ_k, [auxiliaries, 1], or [1, 1] if they are equal
     lr: float  # η
     decay: Tensor | None  # auxiliary weight decay · θ
-    diagnose: bool
 
     def penalty_of(self, rows: slice) -> Tensor:
         """ρ_k of the auxiliaries in `rows`."""
@@ -50,6 +50,13 @@ class Memory(Protocol):
         """Turn the gradients of the auxiliaries in `rows` into contributions, in place.
 
         `scratch` is a buffer of the same shape whose content does not matter.
+        """
+        ...
+
+    def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:
+        """What these auxiliaries do on their gradients. Nothing is kept: for diagnostics.
+
+        The gradients may be overwritten.
         """
         ...
 
@@ -77,20 +84,41 @@ class AuxiliaryMemory:
     def contribute_(
         self, rows: slice, gradient: Tensor, scratch: Tensor, step: StepValues
     ) -> Tally:
-        return contribute_(
+        _, broken = self._move_(rows, gradient, scratch, self._of(rows), step)
+        return contribution_(self.layout, gradient, self.multiplier[rows], broken)
+
+    def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:
+        copies: tuple[Any, ...] = tuple(None if t is None else t.clone() for t in self._of(rows))
+        rate, _ = self._move_(rows, gradient, torch.empty_like(gradient), copies, step)
+        before, penalty = self.multiplier[rows], step.penalty_of(rows).to(gradient.dtype)
+        return Moves(
+            step=gradient / penalty, rate=rate, before=before, clipped=copies[0] + gradient
+        )
+
+    def _of(self, rows: slice) -> tuple[Any, ...]:
+        """What these auxiliaries keep: multipliers, their norms, second moments."""
+        second = None if self.second_moment is None else self.second_moment[rows]
+        return self.multiplier[rows], self.norms[rows], second
+
+    def _move_(
+        self,
+        rows: slice,
+        gradient: Tensor,
+        scratch: Tensor,
+        kept: tuple[Any, ...],
+        step: StepValues,
+    ) -> tuple[Tensor, Tensor]:
+        return move_(
             self.layout,
             gradient,
             scratch,
-            self.multiplier[rows],
-            self.norms[rows],
-            None if self.second_moment is None else self.second_moment[rows],
+            *kept,
             preconditioner=self.preconditioner,
             updates=step.index + 1,
             decay=step.decay,
             clip=step.clip,
             penalty=step.penalty_of(rows),
             lr=step.lr,
-            diagnose=step.diagnose,
         )
 
     def publish(self, noisy: Tensor, step: StepValues) -> Tensor:
@@ -111,15 +139,19 @@ class NoMemory:
     def contribute_(
         self, rows: slice, gradient: Tensor, scratch: Tensor, step: StepValues
     ) -> Tally:
-        return contribute_plainly_(
-            self.layout,
+        self._scaled_(rows, gradient, step)
+        return Tally()
+
+    def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:
+        contribution = self._scaled_(rows, gradient, step)
+        return _bounded(self.layout, contribution, step.penalty_of(rows), step)
+
+    def _scaled_(self, rows: slice, gradient: Tensor, step: StepValues) -> Tensor:
+        return scaled_(
             gradient if step.decay is None else gradient.add_(step.decay),
-            scratch,
             inverse=None,
-            clip=step.clip,
             penalty=step.penalty_of(rows),
             lr=step.lr,
-            diagnose=step.diagnose,
         )
 
     def publish(self, noisy: Tensor, step: StepValues) -> Tensor:
@@ -146,24 +178,40 @@ class SharedMemory:
     def contribute_(
         self, rows: slice, gradient: Tensor, scratch: Tensor, step: StepValues
     ) -> Tally:
-        return contribute_plainly_(
-            self.layout,
+        self._scaled_(gradient, step)
+        return Tally()
+
+    def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:
+        """As if each auxiliary had the one π: the mean of these is the step without its noise."""
+        before, clipped = self.multiplier.unsqueeze(0), self.multiplier.unsqueeze(0).clone()
+        clip_(self.layout, clipped, self.layout.norms(clipped), step.clip)
+        moves = _bounded(self.layout, self._scaled_(gradient, step), step.penalty, step)
+        return replace(
+            moves,
+            step=moves.step + self._pull(clipped, self._inverse(step), step),
+            before=before,
+            clipped=clipped,
+        )
+
+    def _scaled_(self, gradient: Tensor, step: StepValues) -> Tensor:
+        return scaled_(
             gradient,
-            scratch,
             inverse=self._inverse(step),
-            clip=step.clip,
             penalty=step.penalty,
             lr=step.lr,
-            diagnose=step.diagnose,
         )
+
+    def _pull(self, clipped: Tensor, inverse: Tensor | None, step: StepValues) -> Tensor:
+        """ηV(π̂ + weight decay · θ)."""
+        pull = clipped if step.decay is None else clipped + step.decay
+        return step.lr * (pull if inverse is None else pull / inverse)
 
     def publish(self, noisy: Tensor, step: StepValues) -> Tensor:
         rho, multiplier = float(step.penalty), self.multiplier
         inverse = self._inverse(step)
         row = multiplier.unsqueeze(0)
         clip_(self.layout, row, self.layout.norms(row), step.clip)  # π̂
-        pull = multiplier if step.decay is None else multiplier + step.decay
-        u = noisy / (2.0 * rho) + step.lr * (pull if inverse is None else pull / inverse)
+        u = noisy / (2.0 * rho) + self._pull(multiplier, inverse, step)
         direction = 2.0 * rho * u - multiplier
         multiplier.sub_(u, alpha=rho)
         if self.second_moment is not None:
@@ -175,6 +223,21 @@ class SharedMemory:
 
     def state(self) -> dict[str, Tensor]:
         return _named(multiplier=self.multiplier, second_moment=self.second_moment)
+
+
+def _bounded(layout: Layout, contribution: Tensor, penalty: Tensor, step: StepValues) -> Moves:
+    """The moves that contributions 2ρu stand for, bounded and made finite as their sum does it."""
+    norms = layout.norms(contribution)
+    finite = torch.isfinite(norms)
+    if not bool(finite.all()):
+        layout.zero_(contribution, ~finite)
+    factors = clip_(layout, contribution, norms, step.clip)
+    return Moves(
+        step=contribution / (2.0 * penalty).to(contribution.dtype),
+        rate=torch.where(finite, step.lr * factors, step.lr),
+        before=None,
+        clipped=None,
+    )
 
 
 def _named(**tensors: Tensor | None) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from dpdt import config
+from dpdt.algorithm import diagnostics
 from dpdt.cli import options
 from dpdt.cli.table import left_out
 from dpdt.errors import InputError
@@ -23,7 +24,9 @@ from dpdt.runs import Run, default_path
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; must not exist.")
 @click.option("--resume", help="Continue this run's folder after an interruption.")
 @click.option(
-    "--diagnose", is_flag=True, help="Record the convergence theory's quantities in private/."
+    "--diagnose",
+    is_flag=True,
+    help="Record the convergence theory's quantities in private/, and say what limits the run.",
 )
 @options.as_json
 def command(
@@ -53,6 +56,8 @@ def command(
     outcome = run(
         chosen, path, show_progress=not as_json, diagnose=diagnose, resume=resume is not None
     )
+    if diagnose:
+        _diagnosed(Run(path), quiet=as_json)
     if as_json:
         click.echo(json.dumps(outcome.as_json()))
     else:
@@ -72,3 +77,22 @@ def command(
         click.echo(str(outcome.privacy))
         left_out(outcome.privacy, f"dpdt account {outcome.run} --all")
     return 0 if outcome.finished else 130
+
+
+def _diagnosed(run: Run, *, quiet: bool) -> None:
+    """Draw the diagnostics, and say what they come to: to the person who trains, not to a file."""
+    from dpdt.report.diagnostics import draw
+
+    records, ledger = run.diagnostics(), run.ledger()
+    if not records:
+        click.echo(f"--diagnose: {ledger.header.method} has no diagnostics", err=True)
+        return
+    draw(records, run.diagram_path)
+    if not quiet:
+        settings = [stretch.setting for stretch in ledger.runs]
+        click.echo(
+            f"private, not to be published: {diagnostics.summary(records).words()}\n"
+            f"{diagnostics.conditions(records, settings, ledger.header.memory)}\n"
+            f"All of it is in {run.diagram_path.parent}.",
+            err=True,
+        )

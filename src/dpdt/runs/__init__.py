@@ -4,10 +4,10 @@ config.toml      the whole configuration
 ledger.jsonl     what was done; all that accounting needs
 metrics.jsonl    a line for each epoch: ε so far
 result.json      what a comparison keeps of a run
-private/         mode 0700. It holds the model until it is released, losses, diagnostics, counts,
-                 the checkpoint that an interrupted run continues from, and what audits found. It
-                 also holds the accuracy after each epoch, which would tell about iterates that
-                 nobody may see
+private/         mode 0700. It holds the model until it is released, losses, counts, a line of
+                 diagnostics for each step, the checkpoint that an interrupted run continues from,
+                 and what audits found. It also holds the accuracy after each epoch, which would
+                 tell about iterates that nobody may see
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ LEDGER, CONFIG, METRICS, RESULT, PRIVATE = (
     "private",
 )
 AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"  # in private/
+DIAGNOSTICS, DIAGRAM = "diagnostics.jsonl", "diagnostics.png"  # in private/
 CHECKPOINT, MODEL, SHADOWS, CURVES = "checkpoint.pt", "model.safetensors", "shadows", "audit.png"
 SHOWN = ("epoch", "step", "epsilon")  # of the metrics: what depends on no data
 
@@ -84,9 +85,25 @@ class Run:
         _append(self.path / METRICS, {k: v for k, v in record.items() if k in SHOWN})
         _append(self._private(METRICS), record)
 
-    def forget_metrics_after(self, step: int) -> None:
-        """Drop the epochs that a resumed run takes again."""
-        for path in (self.path / METRICS, self._private(METRICS)):
+    def add_diagnostics(self, record: dict[str, Any]) -> None:
+        """Append a step to the diagnostics, all of which are private."""
+        _append(self._private(DIAGNOSTICS), record)
+
+    def diagnostics(self) -> list[dict[str, Any]]:
+        """A record for each diagnosed step; none if the run was not diagnosed."""
+        path = self._private(DIAGNOSTICS)
+        if not path.is_file():
+            return []
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+    @property
+    def diagram_path(self) -> Path:
+        """Where the figure of the diagnostics goes."""
+        return self._private(DIAGRAM)
+
+    def forget_after(self, step: int) -> None:
+        """Drop the epochs and steps that a resumed run takes again."""
+        for path in (self.path / METRICS, self._private(METRICS), self._private(DIAGNOSTICS)):
             if path.is_file():
                 lines = path.read_text("utf-8").splitlines(keepends=True)
                 kept = [line for line in lines if json.loads(line)["step"] <= step]

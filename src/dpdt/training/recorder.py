@@ -1,4 +1,4 @@
-"""What is kept of a run while it goes on: metrics, progress, checkpoints."""
+"""What is kept of a run while it goes on: metrics, diagnostics, progress, checkpoints."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Recorder:
         """Go on from a checkpoint, bit for bit."""
         self.step.writer.reopen(self.folder.ledger_path)
         self.step.resume(state["step"], state["secrets"])
-        self.folder.forget_metrics_after(self.step.engine.steps)
+        self.folder.forget_after(self.step.engine.steps)
         self.nonfinite = state["nonfinite"]
         self.began -= state["seconds"]
 
@@ -77,6 +77,9 @@ class Recorder:
 
     def on_step(self, result: StepResult, batch: Batch) -> None:
         self.nonfinite += result.nonfinite
+        if result.diagnostics is not None:
+            number = {"epoch": batch.epoch + 1, "step": batch.step + 1}
+            self.folder.add_diagnostics(number | vars(result.diagnostics))
         self.display.step(batch.epoch, result.loss)
         if self.interrupt.asked:
             self.checkpoint()
