@@ -15,7 +15,6 @@ from dpdt import config
 from dpdt.accounting import account, by_name
 from dpdt.accounting.guarantee import shown
 from dpdt.algorithm.diagnostics import Diagnostics, summary
-from dpdt.cli.paste import by_kind
 from dpdt.config import plan_of
 from dpdt.ledger import Block, Ledger, LedgerWriter
 from dpdt.methods.values import by_kind
