@@ -87,6 +87,23 @@ def test_a_step_is_planned_and_taken_with_its_own_penalty():
     assert recorded == rho
 
 
+@pytest.mark.parametrize("unit", ["epoch", "step"])
+def test_langevins_noise_follows_the_root_of_the_penalty(unit):
+    data = torch.randn(80, 4), torch.randint(0, 2, (80,))
+    options = {"epochs": 4, "batch_size": 20, "auxiliaries": 2, "memory": "none", "lr": 0.1}
+    table = {"kind": "exponential", "rate": 4.0, "every": 2, "unit": unit}
+    options |= {"noise": 0.5, "penalty": 0.1, "penalty_schedule": table, "sampling": "partition"}
+    step, _ = prepare(nn.Linear(4, 2), data, noise_schedule="langevin", **options)
+    settings = [step.plan.at(t) for t in range(16)]
+    assert settings[-1].penalty > 0.3
+    for s in settings:
+        assert s.noise[0] == pytest.approx(0.5 * (s.penalty / 0.1) ** 0.5)
+    with pytest.raises(InputError, match=r"method.noise_schedule: 'langevin' follows the penalty"):
+        prepare(
+            nn.Linear(4, 2), data, **options | {"penalty": [0.1, 0.2], "noise_schedule": "langevin"}
+        )
+
+
 def test_each_auxiliarys_penalty_ends_at_the_same_value():
     data = torch.randn(80, 4), torch.randint(0, 2, (80,))
     step, _ = prepare(

@@ -64,6 +64,16 @@ class Within:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Root:
+    """The square root of another schedule's factor."""
+
+    schedule: Schedule
+
+    def factor(self, epoch: int, step: int = 0) -> float:
+        return math.sqrt(self.schedule.factor(epoch, step))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Constant:
     def factor(self, epoch: int, step: int = 0) -> float:
         return 1.0

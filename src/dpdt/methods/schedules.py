@@ -6,8 +6,18 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from dpdt.algorithm.schedule import PAPER_CLIP, Schedule, factors, paper_penalty, parse
+from dpdt.algorithm.schedule import (
+    PAPER_CLIP,
+    ByStep,
+    Root,
+    Schedule,
+    factors,
+    paper_penalty,
+    parse,
+)
 from dpdt.errors import InputError
+
+LANGEVIN = "langevin"
 
 
 def schedule_of(key: str, value: Any, base: float = 1.0) -> Schedule:
@@ -27,6 +37,17 @@ def _named(key: str, base: float) -> Mapping[str, Schedule]:
             "paper-decay": paper_penalty(base, grows=False),
         }
     return {"paper": PAPER_CLIP}
+
+
+def langevin(penalty: Schedule) -> Schedule:
+    """The schedule of the noise that keeps σ, as Langevin's parameter, constant.
+
+    Langevin dynamics add a variance of 2η̂σ² to θ. The noise is added before the step of size η̂, so
+    its deviation is σ·√(2/η̂), and η̂ is η_θ/ρ. So the noise follows the root of ρ.
+    """
+    if isinstance(penalty, ByStep):
+        return ByStep(schedule=Root(schedule=penalty.schedule))
+    return Root(schedule=penalty)
 
 
 def grows(schedule: Schedule, epochs: int, batches: int) -> bool:

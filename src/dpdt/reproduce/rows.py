@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dpdt.reproduce.scale import NOISES, Asked, Column, noise_times
+from dpdt.reproduce.scale import NOISES, Asked, Column, read_as
 from dpdt.reproduce.table import Head
 from dpdt.training.grid import Cell, Results, summary
 
@@ -19,6 +19,7 @@ NOISE_HEADS = (
     Head(key="without_noise", title="no noise %", form="percent"),
     Head(key="noise_as_deviation", title="σ as deviation %", form="percent"),
     Head(key="noise_literal", title="σ literal %", form="percent"),
+    Head(key="noise_follows_step", title="σ follows η̂ %", form="percent"),
 )
 
 
@@ -47,8 +48,8 @@ def controls(
     return {
         reading: asked.cells(
             column,
-            quiet if quiet and not factor else f"{name}-{reading}",
-            (*sets, *noise_times(chosen, factor)),
+            quiet if quiet and reading == "without_noise" else f"{name}-{reading}",
+            (*sets, *read_as(chosen, reading)),
         )
-        for reading, factor in NOISES.items()
+        for reading in NOISES
     }

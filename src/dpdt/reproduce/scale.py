@@ -17,14 +17,17 @@ from dpdt.config import Config
 from dpdt.methods.dpdt import Dpdt
 from dpdt.training.grid import Cell
 
-# The readings of the paper's σ, as factors on the noise of the presets, which read σ as Langevin's
-# parameter: σ·√(2/η̂). The other two are the noise itself, σ, and the σ·√(2η̂) of the algorithm's
-# own line. η̂ is 0.99/10. docs/readings.md has more.
+# The readings of the paper's σ, as factors on the noise of the presets. These read σ as Langevin's
+# parameter, σ·√(2/η̂), where η̂ is 0.99/10, that of the end. The others are the noise itself, σ; the
+# σ·√(2η̂) of the algorithm's own line; and Langevin's parameter with the η̂ of each step, which is
+# 0.99/0.1 at the start. docs/readings.md has more.
 STEP_SIZE = 0.99 / 10.0
+FOLLOWS = "noise_follows_step"
 NOISES = {
     "without_noise": 0.0,
     "noise_as_deviation": math.sqrt(STEP_SIZE / 2.0),
     "noise_literal": STEP_SIZE,
+    FOLLOWS: math.sqrt(0.1 / 10.0),
 }
 
 
@@ -112,12 +115,14 @@ def inline(values: Mapping[str, float]) -> str:
     return "{" + ", ".join(f"{key} = {value!r}" for key, value in values.items()) + "}"
 
 
-def noise_times(chosen: Config, factor: float) -> tuple[str, ...]:
-    """The change that multiplies all noise of a run of Algorithm 1."""
+def read_as(chosen: Config, reading: str) -> tuple[str, ...]:
+    """The changes that make a run of Algorithm 1 read the paper's σ in another way."""
     assert isinstance(chosen.method, Dpdt)
     noise: Any = chosen.method.noise
+    factor = NOISES[reading]
     if not factor:
         return ("method.noise=0.0",)
+    follows = ("method.noise_schedule=langevin",) if reading == FOLLOWS else ()
     if isinstance(noise, Mapping):
-        return (f"method.noise={inline({k: v * factor for k, v in noise.items()})}",)
-    return (f"method.noise={noise * factor!r}",)
+        return (f"method.noise={inline({k: v * factor for k, v in noise.items()})}", *follows)
+    return (f"method.noise={noise * factor!r}", *follows)

@@ -19,11 +19,13 @@ def each(
 ) -> Iterator[Any]:
     """Call a function with each tuple of arguments; yield the results as they come.
 
-    If the caller stops early, or anything fails, what has not begun is not begun.
+    If the caller stops early, or anything fails, what has not begun is not begun. What needs one
+    process only is done in this one.
     """
-    if not items:
-        return
     workers = min(len(items), jobs or os.cpu_count() or 1)
+    if workers <= 1:
+        yield from _here(function, items, initializer, initargs)
+        return
     with ProcessPoolExecutor(
         workers,
         mp_context=get_context("spawn"),
@@ -37,6 +39,24 @@ def each(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _here(
+    function: Callable[..., Any],
+    items: Sequence[tuple[Any, ...]],
+    initializer: Callable[..., None] | None,
+    initargs: tuple[Any, ...],
+) -> Iterator[Any]:
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        if items:
+            _begin(initializer, initargs)
+        for arguments in items:
+            yield function(*arguments)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _begin(initializer: Callable[..., None] | None, initargs: tuple[Any, ...]) -> None:

@@ -35,7 +35,7 @@ from dpdt.methods.dpdt.checks import check
 from dpdt.methods.method import Engine, Job, Method, Training
 from dpdt.methods.plan import Plan
 from dpdt.methods.problem import Problem
-from dpdt.methods.schedules import grows, refuse_vanishing, schedule_of
+from dpdt.methods.schedules import LANGEVIN, grows, langevin, refuse_vanishing, schedule_of
 from dpdt.methods.settings import PrivacySettings, TrainSettings
 
 MEMORIES = ("auxiliary", "shared", "none")
@@ -95,7 +95,7 @@ class Dpdt(Method):
         table_of(lambda v: is_number(v) and v >= 0),
     )
     clip_schedule: Any = key("constant", "constant, paper or a table", _is_schedule)
-    noise_schedule: Any = key("constant", "constant, paper or a table", _is_schedule)
+    noise_schedule: Any = key("constant", "constant, paper, langevin or a table", _is_schedule)
     penalty_schedule: Any = key(
         "constant",
         "constant, paper, paper-decay, a table, or a list with one for each auxiliary",
@@ -215,6 +215,7 @@ class Dpdt(Method):
             (tables[k % len(tables)], penalties[k % len(penalties)])
             for k in range(max(len(tables), len(penalties)))
         ]
+        penalty_schedule = tuple(schedule_of("penalty_schedule", t, base) for t, base in pairs)
         averaging = rate.averaging(steps) if self.averaging == AUTO else float(self.averaging)
         decay, name = self.preconditioner_decay, self.preconditioner
         if name == PUBLIC:
@@ -227,8 +228,12 @@ class Dpdt(Method):
             global_lr=self.global_lr,
             penalty=penalties,
             clip_schedule=schedule_of("clip_schedule", self.clip_schedule),
-            noise_schedule=schedule_of("noise_schedule", self.noise_schedule),
-            penalty_schedule=tuple(schedule_of("penalty_schedule", t, base) for t, base in pairs),
+            noise_schedule=(
+                langevin(penalty_schedule[0])
+                if self.noise_schedule == LANGEVIN
+                else schedule_of("noise_schedule", self.noise_schedule)
+            ),
+            penalty_schedule=penalty_schedule,
             memory=self.memory,
             preconditioner=Preconditioner(
                 name=name,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dpdt.fields import AUTO, PUBLIC, is_integer
 from dpdt.methods.method import refuse
-from dpdt.methods.schedules import schedule_of
+from dpdt.methods.schedules import LANGEVIN, schedule_of
 from dpdt.methods.settings import PrivacySettings, TrainSettings
 
 if TYPE_CHECKING:
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def check(method: Dpdt, train: TrainSettings, privacy: PrivacySettings) -> None:
     """Refuse what cannot be trained or accounted."""
-    for name in ("clip_schedule", "noise_schedule"):
-        schedule_of(name, getattr(method, name))
+    schedule_of("clip_schedule", method.clip_schedule)
+    if method.noise_schedule != LANGEVIN:
+        schedule_of("noise_schedule", method.noise_schedule)
     if not isinstance(method.penalty_schedule, tuple):
         schedule_of("penalty_schedule", method.penalty_schedule)
     _check_memory(method)
@@ -27,6 +28,12 @@ def check(method: Dpdt, train: TrainSettings, privacy: PrivacySettings) -> None:
             method.preconditioner == PUBLIC and train.augment,
             "train.augment: with preconditioner 'public' inputs are transformed once, before "
             "training; leave it false",
+        ),
+        (
+            method.noise_schedule == LANGEVIN
+            and any(isinstance(v, tuple | list) for v in (method.penalty, method.penalty_schedule)),
+            "method.noise_schedule: 'langevin' follows the penalty, so all auxiliaries must have "
+            "one",
         ),
         (
             method.penalty == AUTO and "paper" in str(method.penalty_schedule),
