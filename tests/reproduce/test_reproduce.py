@@ -11,7 +11,7 @@ import pytest
 from dpdt import config, reproduce
 from dpdt.errors import InputError
 from dpdt.methods.allocation import allocated
-from dpdt.reproduce import REPRODUCTIONS, SCALES, Asked, allocation, attacks, auxiliaries
+from dpdt.reproduce import REPRODUCTIONS, SCALES, Asked, allocation, attacks, auxiliaries, readings
 from dpdt.reproduce.printed import printed
 from dpdt.reproduce.scale import NOISES
 from dpdt.training import grid, pool
@@ -59,6 +59,7 @@ def made_up(monkeypatch):
     monkeypatch.setattr(attacks, "membership", attack)
     monkeypatch.setattr(pool, "each", here)
     monkeypatch.setattr(auxiliaries.Run, "private_metrics", lambda self: epochs)
+    monkeypatch.setattr(auxiliaries.Run, "diagnostics", lambda self: [])
 
 
 def made(name, asked, out):
@@ -160,6 +161,28 @@ def test_the_sweep_has_all_ratios_kinds_and_modes():
     assert found == expected | {("noise", None, 1.0), ("joint", None, 1.0)}
 
 
+def test_the_readings_change_one_thing_each():
+    runs = {name: cells[0] for _, name, cells, _ in readings._rows(SMALL)}
+    own = runs.pop("dpdt").config.method
+    changed = {
+        name: {f for f, v in vars(cell.config.method).items() if v != vars(own)[f]}
+        for name, cell in runs.items()
+    }
+    assert changed == {
+        "rho-10": {"penalty", "penalty_schedule"},
+        "rho-0.1": {"penalty_schedule"},
+        "rho-decay": {"penalty_schedule"},
+        "scaled-noise": {"noise_schedule"},
+        "inverse-v": {"preconditioner_power"},
+        "channel-norm": set(),
+        "lr-1e-3": {"lr"},
+    }
+    assert runs["channel-norm"].config.model.norm == "channel"
+    assert all(cell.diagnose for cell in runs.values())
+    scaled = runs["scaled-noise"].config
+    assert scaled.method.noise_schedule == scaled.method.clip_schedule
+
+
 def test_the_readings_of_sigma():
     """0.0045 as Langevin's parameter, 0.001 as the noise itself, 0.000445 read literally."""
     own = config.load("cifar10").method.noise["conv"]
@@ -228,6 +251,8 @@ def test_a_toy_from_the_command_line_and_again(tmp_path):
     assert by_name["dpdt"]["claimed_epsilon"] < by_name["dpdt"]["proven_epsilon"]
     assert 0.99 < by_name["dpdt-proven"]["proven_epsilon"] <= 1.0
     assert by_name["dpdt"]["accuracy"] != by_name["dpdt"]["without_noise"]
+    assert by_name["dpdt"]["limit"] == "the noise"
+    assert by_name["dpdt"]["noise_to_signal"] > 1
     runs = list((tmp_path / "paper/runs").iterdir())
     times = {run: (run / "ledger.jsonl").stat().st_mtime_ns for run in runs}
     done = dpdt(*arguments, *sets, "--json", cwd=tmp_path)

@@ -21,19 +21,21 @@ def bars(
     *,
     ours: str,
     spread: str,
-    paper: str,
     label: str,
+    paper: str | None = None,
     better: str = "higher",
 ) -> None:
-    """A panel for each data set: the paper's numbers, and ours with their spread."""
+    """A panel for each data set: ours with their spread, and the paper's numbers if there are."""
     panels = list(dict.fromkeys(row["data"] for row in rows))
     figure, axes = new_figure(columns=len(panels))
     for panel, name in zip(np.atleast_1d(axes), panels, strict=True):
         mine = [row for row in rows if row["data"] == name]
         places = np.arange(len(mine))
-        theirs, own, around = ([_percent(r[k]) for r in mine] for k in (paper, ours, spread))
-        grey = {"color": "lightgrey", "label": "the paper's, on its own data"}
-        panel.barh(places - 0.2, theirs, 0.4, **grey)
+        own, around = ([_percent(r[k]) for r in mine] for k in (ours, spread))
+        if paper is not None:
+            theirs = [_percent(r[paper]) for r in mine]
+            grey = {"color": "lightgrey", "label": "the paper's, on its own data"}
+            panel.barh(places - 0.2, theirs, 0.4, **grey)
         panel.barh(places + 0.2, own, 0.4, xerr=around, capsize=3, label="this run")
         if "without_noise" in mine[-1]:
             quiet = [_percent(r.get("without_noise")) or np.nan for r in mine]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpdt.errors import ArgumentError
-from dpdt.reproduce import allocation, auxiliaries, main_results, membership, privacy
+from dpdt.reproduce import allocation, auxiliaries, main_results, membership, privacy, readings
 from dpdt.reproduce.scale import SCALES, Asked
 from dpdt.reproduce.table import Table
 from dpdt.training import grid
@@ -54,6 +54,7 @@ REPRODUCTIONS = {
         _of(auxiliaries, 8),
         _of(membership, 5),
         _of(privacy, 1),
+        _of(readings, 8),
     )
 }
 

@@ -12,7 +12,7 @@ from dpdt.accounting.allocate import BOOSTS, MODES
 from dpdt.methods.allocation import allocated
 from dpdt.reproduce.attacks import ATTACK_HEADS, attacked
 from dpdt.reproduce.printed import printed
-from dpdt.reproduce.rows import NOISE_HEADS, RUN_HEADS, controls, of_runs
+from dpdt.reproduce.rows import LIMIT_HEADS, NOISE_HEADS, RUN_HEADS, controls, limits, of_runs
 from dpdt.reproduce.scale import Asked, Column, inline
 from dpdt.reproduce.table import Head, Table
 from dpdt.training.grid import Cell, Results
@@ -36,6 +36,7 @@ HEADS = (
     *RUN_HEADS,
     *ATTACK_HEADS,
     *NOISE_HEADS,
+    *LIMIT_HEADS,
 )
 SWEEP_HEADS = (*_SPLIT, *RUN_HEADS, *NOISE_HEADS)
 NOTES = (
@@ -84,7 +85,7 @@ def _split(asked: Asked, column: Column, mode: str, kind: str | None, boost: flo
         kind=kind,
         boost=boost,
         shares=":".join(str(found.shares[k]) for k in KINDS if k in found.shares),
-        runs=asked.cells(column, name, sets),
+        runs=asked.cells(column, name, sets, diagnose=boost in (1.0, BOOST)),
         others=controls(asked, column, name, sets, quiet=quiet),
     )
 
@@ -139,6 +140,7 @@ def table(asked: Asked, results: Results, out: Path) -> Table:
             {
                 **_numbers(results, split),
                 **attack,
+                **limits(out, split.runs),
                 "paper_epsilon": numbers["epsilon"],
                 "paper_accuracy": numbers["accuracy"] / 100,
                 "paper_attack": numbers["attack"] / 100,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdt.reproduce.printed import printed
-from dpdt.reproduce.rows import NOISE_HEADS, RUN_HEADS, controls, of_runs
+from dpdt.reproduce.rows import LIMIT_HEADS, NOISE_HEADS, RUN_HEADS, controls, limits, of_runs
 from dpdt.reproduce.scale import Asked, Column
 from dpdt.reproduce.table import Head, Table
 from dpdt.training.grid import Cell, Results
@@ -19,6 +19,7 @@ HEADS = (
     Head(key="paper_accuracy", title="paper %", form="percent"),
     *RUN_HEADS,
     *NOISE_HEADS,
+    *LIMIT_HEADS,
 )
 NAMES = {
     "plain": "without privacy",
@@ -45,9 +46,9 @@ def groups(asked: Asked) -> list[tuple[Column, str, list[Cell], dict[str, list[C
                 quiet = {"without_noise": same}
             found.append((column, method, runs, quiet))
         others = controls(asked, column, "dpdt")
-        found.append((column, "dpdt", asked.cells(column, "dpdt"), others))
+        found.append((column, "dpdt", asked.cells(column, "dpdt", diagnose=True), others))
         equal = (f"privacy.epsilon={numbers['dpsgd']['epsilon']}",)
-        runs = asked.cells(column, "dpdt-proven", equal)
+        runs = asked.cells(column, "dpdt-proven", equal, diagnose=True)
         quiet = {"without_noise": others["without_noise"]}
         found.append((column, "dpdt-proven", runs, quiet))
     return found
@@ -73,6 +74,7 @@ def table(asked: Asked, results: Results, out: Path) -> Table:
                 "paper_epsilon": numbers.get("epsilon"),
                 "paper_accuracy": numbers.get("accuracy") and numbers["accuracy"] / 100,
                 **of_runs(results, runs),
+                **limits(out, runs),
                 **{k: of_runs(results, more)["accuracy"] for k, more in others.items()},
             }
         )

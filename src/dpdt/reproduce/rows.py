@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from dpdt.algorithm.diagnostics import summary as summary_of
 from dpdt.reproduce.scale import NOISES, Asked, Column, read_as
 from dpdt.reproduce.table import Head
+from dpdt.runs import Run
 from dpdt.training.grid import Cell, Results, summary
 
 RUN_HEADS = (
@@ -21,6 +24,28 @@ NOISE_HEADS = (
     Head(key="noise_literal", title="σ literal %", form="percent"),
     Head(key="noise_follows_step", title="σ follows η̂ %", form="percent"),
 )
+
+
+LIMIT_HEADS = (
+    Head(key="clipped", title="clipped %", form="percent"),
+    Head(key="step_bound", title="step bound %", form="percent"),
+    Head(key="noise_to_signal", title="noise/signal", form="number"),
+    Head(key="limit", title="limited by"),
+)
+
+
+def limits(out: Path, runs: Sequence[Cell]) -> dict[str, Any]:
+    """What limits the first run of a row, if it was diagnosed."""
+    records = Run(out / runs[0].folder).diagnostics() if runs[0].diagnose else []
+    if not records:
+        return {}
+    found = summary_of(records)
+    return {
+        "clipped": found.clipped,
+        "step_bound": found.step_bound,
+        "noise_to_signal": found.noise_to_signal and float(f"{found.noise_to_signal:.2g}"),
+        "limit": found.limit,
+    }
 
 
 def of_runs(results: Results, runs: Sequence[Cell]) -> dict[str, Any]:

@@ -91,8 +91,13 @@ class Asked:
         name: str,
         sets: tuple[str, ...] = (),
         method: str | None = None,
+        *,
+        diagnose: bool = False,
     ) -> list[Cell]:
-        """One run for each seed, all described by a column, a name and changes."""
+        """One run for each seed, all described by a column, a name and changes.
+
+        With `diagnose`, the first keeps what limits it.
+        """
         found = []
         for seed in self.numbers:
             own = (*sets, *self.sets, f"train.seed={seed}")
@@ -101,6 +106,7 @@ class Asked:
                     folder=f"{column.paper}-{name}-{seed}",
                     config=config.load(column.source, own, method),
                     label=f"{column.title}: {name}, seed {seed}",
+                    diagnose=diagnose and seed == 0,
                 )
             )
         return found

@@ -29,6 +29,7 @@ class Cell:
     folder: str
     config: Config
     label: str
+    diagnose: bool = False  # also keep what the convergence theory speaks of
 
 
 Results = dict[str, dict[str, Any]]  # what each run came to, by its folder
@@ -105,6 +106,7 @@ class _Maker:
             settings,
             folder.path,
             show_progress=show_progress,
+            diagnose=cell.diagnose,
             examples=self._examples(settings),
             resume=resume,
         )
