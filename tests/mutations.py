@@ -2840,8 +2840,8 @@ RUNS = [
     Mutation(
         "training/recorder.py",
         "an ε is written where nothing is guaranteed",
-        "return bound.epsilon if bound.valid else math.inf",
-        "return bound.epsilon",
+        "return (bound.epsilon if bound.valid else math.inf), None",
+        "return bound.epsilon, None",
         (f"{RESUME}::test_no_epsilon_is_written_where_nothing_is_guaranteed",),
     ),
     Mutation(
@@ -2873,21 +2873,21 @@ RUNS = [
         (f"{CLI}::test_a_run_is_never_overwritten",),
     ),
     Mutation(
-        "training/compare.py",
+        "training/grid.py",
         "a comparison deletes what an interrupted run left",
         "folder.rename(aside)",
         '__import__("shutil").rmtree(folder)',
         (LEFTOVERS,),
     ),
     Mutation(
-        "training/compare.py",
+        "training/grid.py",
         "a comparison moves a finished run away",
         "if folder.result() is None and folder.ledger().closed:",
         "if False:",
         (RUN,),
     ),
     Mutation(
-        "training/compare.py",
+        "training/grid.py",
         "a comparison mixes runs of other settings",
         "if settings.as_tables() != folder.config.as_tables():",
         "if False:",

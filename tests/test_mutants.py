@@ -37,7 +37,7 @@ from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, owners
 from dpdt.runs import Run
-from dpdt.training import compare, depends, recorder
+from dpdt.training import depends, grid, recorder
 from dpdt.training import run as running
 from dpdt.training.loop import fit
 from dpdt.training.step import Step
@@ -618,6 +618,7 @@ class TestDecisions:
         assert [how.lanes for how in hows(step)] == [True]
 
     def test_the_order_of_images(self, monkeypatch):
+        monkeypatch.setattr(ways, "PIXELS", 0)
         model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
         step = self.tried(model, monkeypatch, shape=(1, 4, 4), auxiliaries=5, **FIXED)
         assert step.engine.layout.channels_last
@@ -1371,9 +1372,9 @@ class TestRun:
         chosen = config.load("digits", ("train.epochs=1",))
         running.run(chosen, tmp_path / "cell", show_progress=False)
         with pytest.raises(InputError, match="is a finished run that no comparison made"):
-            compare._refuse_others(Run(tmp_path / "cell"), chosen)
+            grid._refuse_others(Run(tmp_path / "cell"), chosen)
         Run(tmp_path / "cell").write_result({})
-        compare._refuse_others(Run(tmp_path / "cell"), chosen)
+        grid._refuse_others(Run(tmp_path / "cell"), chosen)
         other = config.load("digits", ("train.epochs=2",))
         with pytest.raises(InputError, match="was run with other settings"):
-            compare._refuse_others(Run(tmp_path / "cell"), other)
+            grid._refuse_others(Run(tmp_path / "cell"), other)
