@@ -51,6 +51,7 @@ def command(
     if name is None:
         for found in REPRODUCTIONS.values():
             click.echo(f"{found.name:24} {found.title} (small: about {found.minutes} min)")
+        click.echo("small: on two cores, each by itself; full: days on a large machine")
         return 0
     if name not in (ALL, *REPRODUCTIONS):
         raise InputError(f"NAME: must be {', '.join(REPRODUCTIONS)} or {ALL}, found {name!r}")
