@@ -73,21 +73,13 @@ class Summary:
     steps: int  # that the means are over
     of: int  # steps of the run
 
-    @property
-    def limit(self) -> str:
-        """What limits the run, the first that applies."""
-        if self.noise_to_signal is None or self.noise_to_signal > 1.0:
-            return "the noise"
-        if self.step_bound >= 0.5:
-            return "the step bound"
-        return "clipping" if self.clipped >= 0.5 else "none of these"
-
     def words(self) -> str:
+        """A sentence. What noise costs in the end, no step can tell: a run without it does."""
         ratio = "∞" if self.noise_to_signal is None else f"{self.noise_to_signal:.2g}"
         return (
             f"clipped {self.clipped:.0%}, step bound reached in {self.step_bound:.0%}, "
-            f"noise/signal {ratio} (means over the last {self.steps} of {self.of} steps). "
-            f"What limits this run: {self.limit}."
+            f"noise/signal {ratio} (means over the last {self.steps} of {self.of} steps). What the "
+            "noise costs in the end, the same run with method.noise = 0 tells."
         )
 
 

@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from dpdt.reproduce.printed import printed
-from dpdt.reproduce.rows import LIMIT_HEADS, NOISE_HEADS, RUN_HEADS, controls, limits, of_runs
+from dpdt.reproduce.rows import (
+    LIMIT_HEADS,
+    LOST_HEADS,
+    NOISE_HEADS,
+    RUN_HEADS,
+    controls,
+    limits,
+    lost,
+    of_runs,
+    plain,
+)
 from dpdt.reproduce.scale import Asked, Column
 from dpdt.reproduce.table import Head, Table
 from dpdt.training.grid import Cell, Results
@@ -19,6 +29,7 @@ HEADS = (
     Head(key="paper_accuracy", title="paper %", form="percent"),
     *RUN_HEADS,
     *NOISE_HEADS,
+    *LOST_HEADS,
     *LIMIT_HEADS,
 )
 NAMES = {
@@ -66,18 +77,18 @@ def table(asked: Asked, results: Results, out: Path) -> Table:
     rows: list[dict[str, Any]] = []
     for column, name, runs, others in groups(asked):
         numbers = printed(NAME, column.paper).get(name, {})
-        rows.append(
-            {
-                "data": column.title,
-                "row": NAMES[name],
-                "method": name,
-                "paper_epsilon": numbers.get("epsilon"),
-                "paper_accuracy": numbers.get("accuracy") and numbers["accuracy"] / 100,
-                **of_runs(results, runs),
-                **limits(out, runs),
-                **{k: of_runs(results, more)["accuracy"] for k, more in others.items()},
-            }
-        )
+        row = {
+            "data": column.title,
+            "row": NAMES[name],
+            "method": name,
+            "paper_epsilon": numbers.get("epsilon"),
+            "paper_accuracy": numbers.get("accuracy") and numbers["accuracy"] / 100,
+            **of_runs(results, runs),
+            **limits(out, runs),
+            **{k: of_runs(results, more)["accuracy"] for k, more in others.items()},
+        }
+        best = plain(asked, column)
+        rows.append(row | (lost(results, row, best) if "without_noise" in row else {}))
     return Table(name=NAME, title=TITLE, heads=HEADS, rows=rows)
 
 

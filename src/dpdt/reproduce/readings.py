@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpdt.reproduce.rows import LIMIT_HEADS, NOISE_HEADS, RUN_HEADS, controls, limits, of_runs
+from dpdt.reproduce.rows import (
+    LIMIT_HEADS,
+    LOST_HEADS,
+    NOISE_HEADS,
+    RUN_HEADS,
+    controls,
+    limits,
+    lost,
+    of_runs,
+    plain,
+)
 from dpdt.reproduce.scale import Asked, Column
 from dpdt.reproduce.table import Head, Table
 from dpdt.training.grid import Cell, Results
@@ -16,12 +26,14 @@ HEADS = (
     Head(key="row", title="reading"),
     *RUN_HEADS,
     NOISE_HEADS[0],
+    *LOST_HEADS,
     *LIMIT_HEADS,
 )
 NOTES = (
     'The first row is the preset. Its other readings of σ are in "main-results".',
-    'What limits a run is from its last tenth, so after S_t has fallen to 1. "no noise" says more '
-    "about the whole run.",
+    '"Lost to noise" is the difference to the same runs without noise. "Lost to bounds" is the '
+    "difference from these to plain training.",
+    "Clipped, step bound and noise/signal are from the last tenth, after S_t has fallen to 1.",
 )
 CONSTANT = "method.penalty_schedule=constant"
 READINGS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -53,7 +65,8 @@ def _rows(asked: Asked) -> list[tuple[Column, str, list[Cell], list[Cell]]]:
 
 
 def cells(asked: Asked) -> list[Cell]:
-    return [cell for _, _, runs, quiet in _rows(asked) for cell in [*runs, *quiet]]
+    best = plain(asked, asked.scale.columns[0])
+    return [*best, *(c for _, _, runs, quiet in _rows(asked) for c in [*runs, *quiet])]
 
 
 def table(asked: Asked, results: Results, out: Path) -> Table:
@@ -68,6 +81,8 @@ def table(asked: Asked, results: Results, out: Path) -> Table:
         }
         for column, name, runs, quiet in _rows(asked)
     ]
+    best = plain(asked, asked.scale.columns[0])
+    rows = [row | lost(results, row, best) for row in rows]
     return Table(name=NAME, title=TITLE, heads=HEADS, rows=rows, notes=NOTES)
 
 

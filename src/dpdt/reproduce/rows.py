@@ -30,7 +30,6 @@ LIMIT_HEADS = (
     Head(key="clipped", title="clipped %", form="percent"),
     Head(key="step_bound", title="step bound %", form="percent"),
     Head(key="noise_to_signal", title="noise/signal", form="number"),
-    Head(key="limit", title="limited by"),
 )
 
 
@@ -44,7 +43,30 @@ def limits(out: Path, runs: Sequence[Cell]) -> dict[str, Any]:
         "clipped": found.clipped,
         "step_bound": found.step_bound,
         "noise_to_signal": found.noise_to_signal and float(f"{found.noise_to_signal:.2g}"),
-        "limit": found.limit,
+    }
+
+
+LOST_HEADS = (
+    Head(key="lost_to_noise", title="lost to noise", form="percent"),
+    Head(key="lost_to_bounds", title="lost to bounds", form="percent"),
+)
+
+
+def plain(asked: Asked, column: Column) -> list[Cell]:
+    """Plain training, which rows of DP-DT are read against."""
+    return asked.cells(column, "plain", (), "plain")
+
+
+def lost(results: Results, row: dict[str, Any], best: Sequence[Cell]) -> dict[str, float]:
+    """What is lost to noise, and what to the step bound and clipping, in accuracy.
+
+    The first is the difference to the same runs without noise, the second that from these to plain
+    training. Where a row is limited by the noise, the first is the larger.
+    """
+    quiet = row["without_noise"]
+    return {
+        "lost_to_noise": quiet - row["accuracy"],
+        "lost_to_bounds": of_runs(results, best)["accuracy"] - quiet,
     }
 
 
