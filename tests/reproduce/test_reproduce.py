@@ -77,6 +77,8 @@ def test_every_table_is_written_with_its_figure(name, scale, tmp_path):
     kept = json.loads((folder / "table.json").read_text())
     assert kept["command"] == "dpdt reproduce …"
     assert (kept["scale"], kept["rows"]) == (scale, table.rows)
+    one = ("allocation-sweep", "auxiliaries-and-batches")
+    assert kept["seeds"] == (1 if name in one else 0 if name == "privacy-over-epochs" else 2)
     with open(folder / "table.csv") as file:
         assert len(list(csv.DictReader(file))) == len(table.rows)
     text = (folder / "table.txt").read_text()

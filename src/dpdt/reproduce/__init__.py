@@ -41,20 +41,20 @@ def _of(module: object, minutes: int) -> Reproduction:
 REPRODUCTIONS = {
     found.name: found
     for found in (
-        _of(main_results, 8),
-        _of(allocation, 10),
+        _of(main_results, 12),
+        _of(allocation, 15),
         Reproduction(
             name=allocation.SWEEP,
             title=allocation.SWEEP_TITLE,
-            minutes=15,
+            minutes=8,
             cells=allocation.sweep_cells,
             table=allocation.sweep_table,
             draw=allocation.sweep_draw,
         ),
-        _of(auxiliaries, 8),
-        _of(membership, 5),
+        _of(auxiliaries, 7),
+        _of(membership, 8),
         _of(privacy, 1),
-        _of(readings, 8),
+        _of(readings, 12),
     )
 }
 
@@ -84,13 +84,14 @@ def reproduce(
     facts = {
         "command": command,
         "scale": asked.scale.name,
-        "seeds": len(asked.numbers),
         "runs": len(todo),
         "cores": os.cpu_count(),
         "run_seconds": round(sum(r["seconds"] for r in results.values())),
     }
-    table = replace(chosen.table(asked, results, runs), facts=facts)
+    table = chosen.table(asked, results, runs)
+    facts["seeds"] = max((row.get("seeds", 0) for row in table.rows), default=0)
     facts["seconds"] = round(time.perf_counter() - began)
+    table = replace(table, facts=facts)
     table.write(out / name)
     chosen.draw(table, out / name / "figure.png")
     return table
