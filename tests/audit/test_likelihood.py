@@ -60,13 +60,13 @@ def test_shadows_are_trained_with_the_runs_settings_and_only_once(tmp_path, monk
     chosen = config.load("digits", ("train.epochs=2", "privacy.epsilon=8.0"))
     made = []
 
-    def here(config, targets, folder, left):
-        likelihood._prepare(config)
-        for shadow in left:
-            made.append(shadow)
-            yield likelihood._shadow(targets, folder, shadow)
+    def here(function, items, *, initializer, initargs):
+        initializer(*initargs)
+        for arguments in items:
+            made.append(arguments[-1])
+            yield function(*arguments)
 
-    monkeypatch.setattr(likelihood, "_on_all_cores", here)
+    monkeypatch.setattr(likelihood.pool, "each", here)
     targets = Targets.draw(np.arange(1437), 260, 40, np.random.default_rng(0))
     done = []
     answers, inside = train_shadows(chosen, targets, tmp_path / "s", 4, on_done=done.append)
