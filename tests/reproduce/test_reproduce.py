@@ -267,6 +267,14 @@ def test_a_toy_from_the_command_line_and_again(tmp_path):
     assert "was run with other settings; choose a new folder" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["allocation", "membership-inference", "all"])
+def test_one_attack_has_no_interval(name, tmp_path):
+    done = dpdt("reproduce", name, "--seeds", "1", "--out", "paper", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--seeds: must be at least 2" in done.stderr
+    assert not (tmp_path / "paper").exists()
+
+
 def test_without_a_name_everything_is_listed():
     told = dpdt("reproduce").stdout
     assert all(name in told for name in REPRODUCTIONS)

@@ -57,7 +57,10 @@ def command(
         raise InputError(f"NAME: must be {', '.join(REPRODUCTIONS)} or {ALL}, found {name!r}")
     asked = Asked(scale=SCALES[scale], sets=overrides, seeds=seeds)
     folder = out or Path("reproduce") / scale
-    for number, each in enumerate(REPRODUCTIONS if name == ALL else [name]):
+    names = list(REPRODUCTIONS) if name == ALL else [name]
+    for each in names:
+        REPRODUCTIONS[each].cells(asked)  # refused, if at all, before the first run
+    for number, each in enumerate(names):
         parts = ["dpdt", "reproduce", each, "--scale", scale]
         parts += ["--seeds", str(seeds)] if seeds else []
         parts += [p for text in overrides for p in ("--set", text)]

@@ -10,7 +10,7 @@ from typing import Any
 from dpdt import config
 from dpdt.accounting.allocate import BOOSTS, MODES
 from dpdt.methods.allocation import allocated
-from dpdt.reproduce.attacks import ATTACK_HEADS, attacked
+from dpdt.reproduce.attacks import ATTACK_HEADS, attacked, check
 from dpdt.reproduce.printed import printed
 from dpdt.reproduce.rows import (
     LIMIT_HEADS,
@@ -137,8 +137,9 @@ def _cells(found: list[Split]) -> list[Cell]:
 
 def cells(asked: Asked) -> list[Cell]:
     found = splits(asked)
-    best = [cell for column in {s.column for s in found} for cell in plain(asked, column)]
-    return [*best, *_cells(found)]
+    columns = list(dict.fromkeys(split.column for split in found))
+    check(asked, columns)
+    return [*(cell for c in columns for cell in plain(asked, c)), *_cells(found)]
 
 
 def sweep_cells(asked: Asked) -> list[Cell]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpdt.audit.membership import Membership, membership
 from dpdt.audit.metrics import mean_and_interval
-from dpdt.reproduce.scale import Column
+from dpdt.errors import ArgumentError
+from dpdt.reproduce.scale import Asked, Column
 from dpdt.reproduce.table import Head
 from dpdt.training import pool
 from dpdt.training.grid import Cell
@@ -18,6 +19,12 @@ ATTACK_HEADS = (
     Head(key="auc_half_width", title="±", form="percent"),
     Head(key="attack", title="attack %", form="percent"),
 )
+
+
+def check(asked: Asked, columns: Iterable[Column]) -> None:
+    """Refuse, before anything is trained, what would leave an interval of one attack."""
+    if len(asked.numbers) * min(column.attacks for column in columns) < 2:
+        raise ArgumentError("seeds", "must be at least 2: the interval of an attack needs two runs")
 
 
 def attacked(

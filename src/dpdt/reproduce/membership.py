@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpdt.reproduce.attacks import ATTACK_HEADS, attacked
+from dpdt.reproduce.attacks import ATTACK_HEADS, attacked, check
 from dpdt.reproduce.main_results import groups
 from dpdt.reproduce.printed import printed
 from dpdt.reproduce.rows import RUN_HEADS, of_runs
@@ -49,7 +49,9 @@ def _rows(asked: Asked) -> list[tuple[Column, str, list[Cell]]]:
 
 
 def cells(asked: Asked) -> list[Cell]:
-    return [cell for _, _, runs in _rows(asked) for cell in runs]
+    found = _rows(asked)
+    check(asked, [column for column, _, _ in found])
+    return [cell for _, _, runs in found for cell in runs]
 
 
 def table(asked: Asked, results: Results, out: Path) -> Table:
