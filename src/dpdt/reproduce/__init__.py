@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 from dpdt.errors import ArgumentError
 from dpdt.reproduce import allocation, auxiliaries, main_results, membership, privacy, readings
@@ -32,10 +33,15 @@ class Reproduction:
     draw: Callable[[Table, Path], None]
 
 
-def _of(module: object, minutes: int) -> Reproduction:
-    parts = {name: getattr(module, name) for name in ("cells", "table", "draw")}
-    names = {"name": getattr(module, "NAME"), "title": getattr(module, "TITLE")}  # noqa: B009
-    return Reproduction(**names, **parts, minutes=minutes)
+def _of(module: ModuleType, minutes: int) -> Reproduction:
+    return Reproduction(
+        name=module.NAME,
+        title=module.TITLE,
+        minutes=minutes,
+        cells=module.cells,
+        table=module.table,
+        draw=module.draw,
+    )
 
 
 REPRODUCTIONS = {
