@@ -45,7 +45,6 @@ def ratio(
             default_loss,
             recipe,
             granularity="model",
-            cross_entropy=True,
             expected=size,
             diagnose=diagnose,
         )

@@ -17,7 +17,7 @@ at most 2C/K + rounding in every block. Adding or removing one moves it by at mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from dpdt.errors import InputError
 from dpdt.noise import Randomness
+from dpdt.parts import BUFFER, Part
 
 # Contributions stay below C by this share for each entry of their block, and for 16 more. That is
 # four times what rounding can do to a norm that is summed in float64, in any order, and to the
@@ -54,21 +55,34 @@ class Columns:
         numbers = torch.arange(self.count, device=device)
         self.block_of = numbers.repeat_interleave(torch.tensor(pieces, device=device))
 
-    def squares(self, x: Tensor) -> Tensor:
-        """‖x_g‖² of every row and block of a float64 x: [rows, blocks]."""
-        if self.count == 1:
-            norms: Tensor = torch.linalg.vector_norm(x, dim=1)
-            return norms.square_().unsqueeze(1)
-        sums = torch.linalg.vector_norm(x.view(len(x), -1, self.piece), dim=-1).square_()
-        result = torch.zeros(len(x), self.count, dtype=torch.float64, device=self.device)
-        return result.index_add_(1, self.block_of, sums)
+    def slices(self, rows: int) -> Iterator[tuple[slice, Tensor]]:
+        """Stretches of columns that stay in the cache in float64, and the block of each piece."""
+        pieces = max(1, BUFFER // (max(1, rows) * self.piece))
+        for first in range(0, len(self.block_of), pieces):
+            blocks = self.block_of[first : first + pieces]
+            start = first * self.piece
+            yield slice(start, start + len(blocks) * self.piece), blocks
 
-    def scaled_sum(self, x: Tensor, factors: Tensor) -> Tensor:
-        """Σ over rows of x times its factor in each block. x is float64 and may be overwritten."""
-        if self.count == 1:
-            return factors[:, 0] @ x
-        pieces = x.view(len(x), -1, self.piece)
-        return pieces.mul_(factors[:, self.block_of].unsqueeze(-1)).sum(0).flatten()
+    def squares(self, x: Tensor) -> Tensor:
+        """‖x_g‖² of every row and block, in float64: [rows, blocks]."""
+        found = torch.zeros(len(x), self.count, dtype=torch.float64, device=self.device)
+        for columns, blocks in self.slices(len(x)):
+            pieces = x[:, columns].double().view(len(x), -1, self.piece)
+            found.index_add_(1, blocks, torch.linalg.vector_norm(pieces, dim=-1).square_())
+        return found
+
+    def add_scaled(self, total: Tensor, x: Tensor, factors: Tensor) -> None:
+        """Add Σ over rows of x, times its factor in each block, to a sum. No factor: nothing."""
+        for columns, blocks in self.slices(len(x)):
+            pieces = x[:, columns].to(torch.float64, copy=True).view(len(x), -1, self.piece)
+            mine = factors[:, blocks]
+            broken = mine == 0.0
+            if bool(broken.any()):
+                pieces.masked_fill_(broken.unsqueeze(-1), 0.0)
+            if self.count == 1:
+                total[columns] += factors[:, 0] @ pieces.flatten(1)
+            else:
+                total[columns] += pieces.mul_(mine.unsqueeze(-1)).sum(0).flatten()
 
 
 class BoundedSum:
@@ -88,57 +102,53 @@ class BoundedSum:
 
         Returns their norms before they were bounded; infinite for what is not finite.
         """
-        x = rows.to(torch.float64, copy=True)
-        norms, factors = self._factors(self.blocks.squares(x).sqrt_())
-        broken = factors == 0.0
-        if bool(broken.any()):
-            pieces = x.view(len(x), -1, self.blocks.piece)
-            pieces.masked_fill_(broken[:, self.blocks.block_of].unsqueeze(-1), 0.0)
-        self.total += self.blocks.scaled_sum(x, factors)
+        norms, factors = self._factors(self.blocks.squares(rows).sqrt_())
+        self.blocks.add_scaled(self.total, rows, factors)
         return norms
 
-    def add_products(self, left: Tensor, right: Tensor, *, constant: bool) -> Tensor:
-        """Add contributions that are outer products, left ⊗ right row by row, never written out.
+    def add_parts(
+        self,
+        parts: Sequence[tuple[Part, int, Tensor]],
+        real: Tensor,
+        rule: Callable[[Tensor], Tensor] | None = None,
+        *,
+        whole: bool = False,
+    ) -> Tensor:
+        """Add contributions that come in parts (parts.py), each with its block and its own sum.
 
-        With `constant`, right has a further entry that is always 1. The sum is one block, flat,
-        with an entry for each pair of entries, [left, right]. Returns the norms before.
+        Only rows that are `real` count. A `rule` gives a number for each norm, by which
+        contributions are multiplied first. With `whole`, a contribution counts for nothing if it is
+        not finite in any of its blocks. Returns the norms before, infinite for what is not finite.
         """
-        left = left.double()
-        longer = _norms(right)
-        if constant:
-            longer = torch.hypot(longer, torch.ones_like(longer))
-        norms, factors = self._factors((_norms(left) * longer).unsqueeze(1))
+        found = [part.squares() for part, _, _ in parts]
+        squares = self.total.new_zeros(len(found[0]), self.blocks.count)
+        for (_, block, _), mine in zip(parts, found, strict=True):
+            squares[:, block] += mine
+        norms = squares.sqrt_()
+        if whole:
+            norms.masked_fill_(~torch.isfinite(norms).all(1, keepdim=True), math.inf)
+        norms, factors = self._factors(norms, rule)
+        factors.masked_fill_(~real.unsqueeze(1), 0.0)
         broken = factors == 0.0
-        if bool(broken.any()):
-            left, right = left.masked_fill(broken, 0.0), right.masked_fill(broken, 0.0)
-        left = left * factors
-        total = self.total.view(left.shape[1], -1)
-        total[:, : right.shape[1]] += left.t() @ right.double()
-        if constant:
-            total[:, -1] += left.sum(0)
-        return norms
+        for part, block, total in parts:
+            if bool(broken[:, block].any()):
+                part.clear(broken[:, block])
+            part.add_to(total, factors[:, block])
+        return norms[real]
 
-    def _factors(self, norms: Tensor) -> tuple[Tensor, Tensor]:
+    def _factors(
+        self, norms: Tensor, rule: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """What every contribution is multiplied by: 0 if its norm is not finite."""
-        finite = torch.isfinite(norms)
-        factors = torch.where(norms > self.limit, self.limit / norms, 1.0)
+        factors = torch.ones_like(norms) if rule is None else rule(norms)
+        reached = norms * factors
+        finite = torch.isfinite(norms) & torch.isfinite(reached)
+        factors = torch.where(reached > self.limit, factors * (self.limit / reached), factors)
         return torch.where(finite, norms, math.inf), torch.where(finite, factors, 0.0)
 
     def merge(self, other: BoundedSum) -> None:
         """Add what another sum of the same blocks holds."""
         self.total += other.total
-
-
-def _norms(x: Tensor) -> Tensor:
-    """‖x‖ of every row in float64, also where squares would leave the range of float64."""
-    norms: Tensor
-    if x.dtype != torch.float64:  # squares of float32 never do
-        norms = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)
-        return norms
-    largest = x.abs().amax(1, keepdim=True)
-    unit = torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
-    norms = torch.linalg.vector_norm(x / unit, dim=1)
-    return norms * unit.squeeze(1)
 
 
 def perturbed(

@@ -25,6 +25,7 @@ from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.recipe import Recipe
+from dpdt.algorithm.taps import Scaled
 from dpdt.algorithm.theory import Published, Theory
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
@@ -52,8 +53,6 @@ class Decoupled:
         noise: the source of noise. Unless given, it is keyed by operating-system entropy.
         seed: public, for what is random inside the model (dropout).
         diagnose: whether to compute the quantities of the convergence theory at every step.
-        cross_entropy: whether the loss is the cross-entropy of (x, y), which is fast to
-            differentiate for linear models.
         expected: the planned size of a micro-batch.
 
     Guarantees: each step releases a mean with Gaussian noise. Its sensitivity is at most 2C/K in
@@ -71,7 +70,6 @@ class Decoupled:
         noise: Randomness | None = None,
         seed: int = 0,
         diagnose: bool = False,
-        cross_entropy: bool = False,
         expected: int = 1,
     ):
         self.model, self.loss, self.recipe = model, loss, recipe
@@ -95,14 +93,9 @@ class Decoupled:
             auxiliaries=recipe.auxiliaries,
             expected=expected,
             seed=seed,
-            head=cross_entropy,
+            scales=recipe.memory != "auxiliary",
         )
         self.theory = Theory(recipe, self.layout, self.executor, self.memory) if diagnose else None
-        # Where a contribution is no more than 2ρη·g, with one ρ for all, linear heads need not
-        # write out gradients.
-        plain = not recipe.preconditioner.stateful and recipe.memory != "auxiliary"
-        decays = recipe.memory == "none" and recipe.auxiliary_weight_decay
-        self._scales = plain and not decays
 
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         """Take one step on a mini-batch, with the setting that was recorded for it."""
@@ -124,10 +117,9 @@ class Decoupled:
         )
         if self.theory is not None:
             self.theory.begin(batch, now)
-        scales = self._scales and not setting.penalties
-        scale = 2.0 * setting.penalty * setting.lr if scales else None
-        total, losses, tally = self._total(batch, setting, now, scale)
-        if self.theory is not None and scales:  # gradients were never written out, to be seen
+        scaled = self.memory.scaled(now)
+        total, losses, tally = self._total(batch, setting, now, scaled)
+        if self.theory is not None and scaled:  # gradients were never written out, to be seen
             tally.seen = self._total(batch, setting, now, None)[2].seen
         noisy = publish.aggregate(layout, total, recipe.auxiliaries, setting, self.noise)
         direction = self.memory.publish(noisy, now)
@@ -152,7 +144,7 @@ class Decoupled:
         return StepResult(loss=loss, nonfinite=tally.nonfinite, diagnostics=found)
 
     def _total(
-        self, batch: Batch, setting: Setting, now: memory.StepValues, scale: float | None
+        self, batch: Batch, setting: Setting, now: memory.StepValues, scaled: Scaled | None
     ) -> tuple[Tensor, Tensor, Tally]:
         """The sum of all contributions, the losses, and what was seen."""
 
@@ -167,7 +159,7 @@ class Decoupled:
             columns=self.layout.columns,
             clip=setting.clip,
             contribute=contribute,
-            scale=scale,
+            scaled=scaled,
         )
 
     def check(self) -> None:

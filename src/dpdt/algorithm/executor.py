@@ -13,8 +13,8 @@ the bit wherever the example stands:
                   come out equal to the bit, any place will do. If only those do whose places are
                   equal modulo 16, where rows lie alike in memory, then examples keep to the places
                   of their own number. Otherwise the model is computed one by one.
-    as products   The gradients of a linear head are outer products, never written out. Chunks and
-                  places are as above.
+    by taps       Together, but gradients are not written out: norms and the sum follow from what
+                  every layer saw (taps.py). Chunks and places are as above.
 
 Which way a model is computed is found out on made-up inputs, never on the data (ways.py).
 
@@ -36,14 +36,15 @@ from torch.nn.modules.conv import _ConvNd
 
 from dpdt.algorithm import ways
 from dpdt.algorithm.auxiliary import Contribute, Tally
-from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.gradients import Head, Loss
+from dpdt.algorithm.batch import Batch, leaves
+from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.randomness import kept
 from dpdt.algorithm.readiness import refuse_unready
 from dpdt.algorithm.state import Attributes, Kept, Tainted, replica
+from dpdt.algorithm.taps import Scaled
 from dpdt.algorithm.ways import How
 from dpdt.mechanism import BoundedSum, Columns, full_precision
 
@@ -60,8 +61,8 @@ class Executor:
         auxiliaries: the planned number of micro-batches.
         seed: public, for what is random inside the model.
         expected: the planned size of a micro-batch.
-        head: whether the loss is the cross-entropy of (x, y), which is fast to differentiate for
-            linear models.
+        scales: whether contributions are gradients times numbers, so that gradients need not be
+            written out.
     """
 
     def __init__(
@@ -73,14 +74,14 @@ class Executor:
         auxiliaries: int,
         seed: int = 0,
         expected: int = 1,
-        head: bool = False,
+        scales: bool = False,
     ):
         refuse_unready(model)
         self.model, self.loss, self.layout, self.seed = model, loss, layout, seed
         self.auxiliaries, self.expected = auxiliaries, expected
         self.kept = Kept(model)
         self.base = replica(model)  # of the model as it is now; called once, on made-up inputs
-        self.head = Head.of(model, layout) if head else None
+        self.scales = scales
         self.found: dict[tuple[Any, ...], How] = {}
         self.checked = False  # by content, which is done after the first pass
         self._start = Attributes(model)
@@ -96,14 +97,14 @@ class Executor:
         columns: Columns,
         clip: tuple[float, ...],
         contribute: Contribute,
-        scale: float | None = None,
+        scaled: Scaled | None = None,
         whole: bool = False,
     ) -> tuple[Tensor, Tensor, Tally]:
         """The sum of all contributions, the loss of every auxiliary, and what was seen.
 
         `contribute` turns gradients into contributions, and may overwrite the gradients. `columns`
-        are the blocks of a contribution, `clip` their bounds. With `scale`, contributions are
-        gradients times this number, and `contribute` need not be called. With `whole`, `contribute`
+        are the blocks of a contribution, `clip` their bounds. With `scaled`, contributions are
+        gradients times numbers, and `contribute` need not be called. With `whole`, `contribute`
         gets whole chunks, fillers included: it mixes the entries of a row by matrix products, which
         may round a row by the number of rows.
         """
@@ -112,16 +113,15 @@ class Executor:
             if self.base is self.model:  # it cannot be copied
                 self._start.restore()
             theta, outside = self.layout.gather(), Attributes(self.model)
-            how = self._settle(batch, contribute, scale)
+            how = self._settle(batch, contribute, scaled, columns)
             target = BoundedSum(columns, clip)
             losses = torch.zeros(len(batch.sizes), dtype=torch.float64)
             work = Pass(self, how, batch, columns, clip, contribute, whole, losses)
             again = not self.checked or not secrets.randbelow(AGAIN)
             before = work.first() if again else None
-            if how.head:
-                assert self.head is not None
-                assert scale is not None
-                tally = work.products(self.head, scale, target)
+            if how.taps is not None:
+                assert scaled is not None
+                tally = work.tapped(how.taps, scaled, target)
             else:
                 tally = work.together(target) if how.rows else work.apart(target)
             self._refuse_changes(theta, outside)
@@ -171,15 +171,19 @@ class Executor:
                 "and the noise; use a layer that leaves its parameters alone"
             )
 
-    def _settle(self, batch: Batch, contribute: Contribute, scale: float | None) -> How:
+    def _settle(
+        self, batch: Batch, contribute: Contribute, scaled: Scaled | None, columns: Columns
+    ) -> How:
         """Find out, on made-up inputs, how this model can be computed, once for every case."""
         if not sum(batch.sizes):
             return How()
         modes = (m.training for m in self.model.modules())
-        case = (batch.alone, batch.fixed, ways.size_of(self, batch), scale is None, *modes)
+        shapes = (t.shape[1:] for t in leaves(batch.data))
+        weighted = None if scaled is None else scaled.weights is not None
+        case = (batch.alone, batch.fixed, ways.equal_size(batch), weighted, *shapes, *modes)
         if case not in self.found:
             self._warm_up(batch)
-            found = ways.as_products(self, batch) if scale is not None else None
+            found = None if scaled is None else ways.tapped(self, batch, scaled, columns)
             found = found or ways.together(self, batch, contribute)
             self.found[case] = found or ways.apart(self, batch)
             self.kept.passed()
@@ -201,7 +205,8 @@ class Executor:
         if self._arranged or not sum(batch.sizes):
             return
         self._arranged = True
-        if not self._images or layout.device.type != "cpu" or ways.size_of(self, batch):
+        together = ways.equal_size(batch) if self.scales else ways.size_of(self, batch)
+        if not self._images or layout.device.type != "cpu" or together:
             return
         layout.arrange(channels_last=True)
         with full_precision(), torch.no_grad(), kept():

@@ -26,6 +26,7 @@ from dpdt.algorithm.auxiliary import Tally, clip_, contribution_, move_, scaled_
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.observed import Moves
 from dpdt.algorithm.preconditioner import Preconditioner
+from dpdt.algorithm.taps import Scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,10 @@ class Memory(Protocol):
 
         `scratch` is a buffer of the same shape whose content does not matter.
         """
+        ...
+
+    def scaled(self, step: StepValues) -> Scaled | None:
+        """The contributions of this step as gradients times numbers, if they are."""
         ...
 
     def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:
@@ -86,6 +91,9 @@ class AuxiliaryMemory:
     ) -> Tally:
         _, broken = self._move_(rows, gradient, scratch, self._of(rows), step)
         return contribution_(self.layout, gradient, self.multiplier[rows], broken)
+
+    def scaled(self, step: StepValues) -> Scaled | None:
+        return None
 
     def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:
         copies: tuple[Any, ...] = tuple(None if t is None else t.clone() for t in self._of(rows))
@@ -142,6 +150,11 @@ class NoMemory:
         self._scaled_(rows, gradient, step)
         return Tally()
 
+    def scaled(self, step: StepValues) -> Scaled | None:
+        if step.decay is not None or len(step.penalty) > 1:
+            return None
+        return Scaled(factor=2.0 * step.lr * float(step.penalty))
+
     def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:
         contribution = self._scaled_(rows, gradient, step)
         return _bounded(self.layout, contribution, step.penalty_of(rows), step)
@@ -180,6 +193,11 @@ class SharedMemory:
     ) -> Tally:
         self._scaled_(gradient, step)
         return Tally()
+
+    def scaled(self, step: StepValues) -> Scaled | None:
+        inverse = self._inverse(step)
+        weights = None if inverse is None else 1.0 / inverse
+        return Scaled(factor=2.0 * step.lr * float(step.penalty), weights=weights)
 
     def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:
         """As if each auxiliary had the one π: the mean of these is the step without its noise."""

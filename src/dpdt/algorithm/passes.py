@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from dpdt.algorithm.auxiliary import Contribute, Tally
 from dpdt.algorithm.batch import Batch, Data, tree_map
-from dpdt.algorithm.gradients import Head, channels_last, looped, vectorised
+from dpdt.algorithm.gradients import channels_last, looped, vectorised
 from dpdt.algorithm.randomness import Globals, seeded
 from dpdt.algorithm.state import Attributes, Tainted
+from dpdt.algorithm.taps import Found, Scaled, Sums, Taps
 from dpdt.algorithm.ways import How
 from dpdt.mechanism import BoundedSum, Columns, full_precision
 
@@ -41,24 +42,31 @@ class Pass:
     whole: bool
     losses: Tensor
 
-    def products(self, head: Head, scale: float, target: BoundedSum) -> Tally:
-        """Single examples of a linear head, as outer products."""
-        own = BoundedSum(Columns([head.width]), self.clip)
-        tally = Tally()
+    def tapped(self, taps: Taps, scaled: Scaled, target: BoundedSum) -> Tally:
+        """Many micro-batches of equal size at once, by the layers' inputs and slopes."""
+        tally, model = Tally(), self.owner.copy()
+        attributes = Attributes(model)
+        sums = Sums(taps, scaled, self.how.blocks)
         for places in self._chunks():
-            x, y = self._gather(places)
-            inputs = x.flatten(1).to(self.owner.layout.dtype)
-            delta, losses = head.differentiate(inputs, y)
-            real = places >= 0
-            norms = own.add_products(
-                delta[real] * scale,
-                inputs if bool(real.all()) else inputs[real],
-                constant=head.layer.bias is not None,
-            )
-            self.losses[places[real]] = losses[real]
-            tally.add(_seen(norms))
-        target.total += head.flat(self.owner.layout, own.total)
+            found, real = self._listened(taps, places, model, attributes), places >= 0
+            tally.add(_seen(sums.add(found, real, target)))
+            self.losses[places[real]] = found.losses.double()[real]
+        attributes.refuse_content()
+        target.total += sums.flat()
         return tally
+
+    def _listened(
+        self, taps: Taps, places: Tensor, model: nn.Module, attributes: Attributes
+    ) -> Found:
+        """What the taps of a chunk found."""
+        owner = self.owner
+        numbers = torch.from_numpy(self.batch.numbers)[places.clamp_min(0)]
+        keyed = (owner.seed, self.batch.step, numbers) if self.how.keyed else None
+        seeded(owner.seed, self.batch.step, -1)
+        found = taps.run(model, owner.loss, self._gather(places), len(places), keyed)
+        attributes.refuse_buffers()
+        attributes.restore()
+        return found
 
     def together(self, target: BoundedSum) -> Tally:
         """Many micro-batches of equal size at once, chunk after chunk."""
@@ -158,13 +166,16 @@ class Pass:
     def first(self) -> Tensor | None:
         """The gradients of the first chunk, or of the first auxiliary that is not empty.
 
-        None if nothing can be computed twice: all are empty, or gradients are never written out.
+        None if all are empty. Of taps, what contributions are made from.
         """
         filled = [k for k, size in enumerate(self.batch.sizes) if size]
-        if not filled or self.how.head:
+        if not filled:
             return None
         model = self.owner.copy()
         attributes = Attributes(model)
+        if self.how.taps is not None:
+            found = self._listened(self.how.taps, next(self._chunks()), model, attributes)
+            return self.how.taps.bits(found, Scaled())
         if self.how.rows:
             return self._mapped(next(self._chunks()), model, attributes)
         return self._one(filled[0], model, attributes, seed=True)
@@ -176,14 +187,17 @@ class Pass:
         """
         number, rows, classes = len(self.batch.sizes), self.how.rows, self.how.classes
         if self.batch.fixed:
-            yield from torch.split(torch.arange(number), rows)
+            members = torch.arange(number)
+            if self.how.taps is not None:  # what is empty adds nothing
+                members = members[torch.tensor(self.batch.sizes) > 0]
+            yield from torch.split(members, rows)
             return
         share = rows // classes
         mine = self.batch.numbers % classes
-        members = [np.flatnonzero(mine == c) for c in range(classes)]
-        for first in range(0, max(len(m) for m in members), share):
+        homes = [np.flatnonzero(mine == c) for c in range(classes)]
+        for first in range(0, max(len(m) for m in homes), share):
             places = np.full((share, classes), -1)
-            for c, m in enumerate(members):
+            for c, m in enumerate(homes):
                 part = m[first : first + share]
                 places[: len(part), c] = part
             yield torch.from_numpy(places.reshape(-1))

@@ -20,15 +20,17 @@ from dpdt.algorithm.gradients import channels_last, looped, vectorised
 from dpdt.algorithm.places import equal_places, made_up, made_up_weights, rows_of, tries_of
 from dpdt.algorithm.randomness import Globals
 from dpdt.algorithm.state import Attributes
+from dpdt.algorithm.taps import Scaled, Taps, block_numbers
+from dpdt.mechanism import Columns
 
 if TYPE_CHECKING:
     from dpdt.algorithm.executor import Executor
 
 CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough for the cache
-EXAMPLES = 256  # examples that are differentiated at once when vectorised
+EXAMPLES = 512  # examples that are differentiated at once when vectorised
 PIXELS = 1 << 11  # of a micro-batch, up to which convolutions are faster together
 LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
-OUTER = 1 << 22  # numbers in the inputs of a linear head at once
+HELD = 1 << 26  # numbers that taps hold of a chunk
 UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError)
 
 
@@ -40,7 +42,8 @@ class How:
     classes: int = 1  # places of a chunk are equal within a class
     keyed: bool = False  # together, with dropout
     lanes: bool = False  # one by one, on several threads
-    head: bool = False  # as products
+    taps: Taps | None = None  # together, without their gradients
+    blocks: tuple[int, ...] = ()  # of each parameter, for taps
 
 
 def call_once(owner: Executor, model: nn.Module, batch: Batch) -> None:
@@ -69,12 +72,17 @@ def size_of(owner: Executor, batch: Batch) -> int:
     Convolutions are slower when computed together, unless a micro-batch is one example or has few
     pixels. So are models too large for several rows of gradients to fit the cache.
     """
-    sizes = set(batch.sizes) - {0}
-    if len(sizes) != 1 or not (batch.alone or batch.fixed) or 4 * owner.layout.size > CHUNK:
+    size = equal_size(batch)
+    if not size or 4 * owner.layout.size > CHUNK:
         return 0
-    size = sizes.pop()
     alone = size == 1 or not owner.convolves
     return size if alone or size * _widest(batch.data) <= PIXELS else 0
+
+
+def equal_size(batch: Batch) -> int:
+    """The size of all micro-batches that are not empty, if it is the same by construction."""
+    sizes = set(batch.sizes) - {0}
+    return sizes.pop() if len(sizes) == 1 and (batch.alone or batch.fixed) else 0
 
 
 def _widest(data: Data) -> int:
@@ -82,23 +90,39 @@ def _widest(data: Data) -> int:
     return max(tensor[:1].numel() for tensor in leaves(data))
 
 
-def as_products(owner: Executor, batch: Batch) -> How | None:
-    """As outer products, if the model is a linear head on single examples with class labels."""
-    pair = isinstance(batch.data, tuple | list) and len(batch.data) == 2
-    if owner.head is None or not batch.alone or not pair:
+def tapped(owner: Executor, batch: Batch, scaled: Scaled, columns: Columns) -> How | None:
+    """Many micro-batches at once, without their gradients, if the model allows."""
+    size, layout = equal_size(batch), owner.layout
+    blocks = block_numbers(layout, columns)
+    if not size or blocks is None:
         return None
-    head, y = owner.head, batch.data[1]
-    if y.dim() != 1 or y.is_floating_point():
-        return None
-    rows = rows_of(owner.auxiliaries, max(16, OUTER // head.layer.in_features))
+    two = torch.zeros(2, dtype=torch.int64)
+    for keyed in (None, (owner.seed, 0, two)):
+        model = owner.copy()
+        taps = Taps(model, layout, size, weighted=scaled.weights is not None)
+        try:
+            if not taps.probe(model, owner.loss, batch.data, keyed):
+                return None
+        except UNFIT:
+            continue
+        most = max(1, min(EXAMPLES // size, HELD // taps.held))
+        rows, attributes = rows_of(owner.auxiliaries, most), Attributes(model)
+        if keyed is not None:
+            keyed = (owner.seed, 0, two[:1].expand(rows))
 
-    def gradients(examples: Data, trial: int) -> Tensor:
-        (x, labels), (weight,) = examples, made_up_weights([head.layer.weight], trial)
-        return head.differentiate(x.flatten(1).to(owner.layout.dtype), labels, weight)[0]
+        def bits(examples: Data, trial: int, keyed: Any = keyed) -> Tensor:
+            weights = made_up_weights(layout.tensors, trial)
+            attributes.restore()
+            return taps.bits(taps.run(model, owner.loss, examples, rows, keyed, weights), scaled)
 
-    tries = tries_of(head.layer.in_features)
-    classes = 1 if batch.fixed else equal_places(gradients, batch.data, 1, rows, tries)
-    return None if classes is None else How(head=True, rows=rows, classes=classes)
+        tries = tries_of(layout.size)
+        classes = 1 if batch.fixed else equal_places(bits, batch.data, size, rows, tries)
+        if classes is None:
+            return None
+        return How(
+            taps=taps, blocks=tuple(blocks), rows=rows, classes=classes, keyed=keyed is not None
+        )
+    return None
 
 
 def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | None:

@@ -18,7 +18,7 @@ from dpdt import config
 from dpdt.accounting import Privacy
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.gradients import Head, Loss
+from dpdt.algorithm.gradients import Loss, linear_layer
 from dpdt.data.access import count, fingerprint, take
 from dpdt.errors import InputError
 from dpdt.fields import AUTO, PUBLIC
@@ -187,7 +187,7 @@ class _Ready:
         if plan.training.method.lr == AUTO:
             by_name = isinstance(take(data, torch.arange(1)), Mapping)
             found = rate.reach_of(learner, rate.typical(inputs, data), by_name=by_name)
-            plan = plan.tuned(found, linear=Head.layer_of(learner) is not None)
+            plan = plan.tuned(found, linear=linear_layer(learner) is not None)
         return cls(learner=learner, data=data, plan=plan, whitened=whitened)
 
 

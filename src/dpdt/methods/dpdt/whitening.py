@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpdt.algorithm.gradients import Head
+from dpdt.algorithm.gradients import linear_layer
 from dpdt.errors import InputError
 
 POWER = 0.25
@@ -86,7 +86,7 @@ class Whitening:
 
 def trained_layer(model: nn.Module) -> nn.Linear | None:
     """The layer, if the model is a linear one with a bias, all of which is trained."""
-    layer = Head.layer_of(model)
+    layer = linear_layer(model)
     trained = layer is not None and all(p.requires_grad for p in layer.parameters())
     return layer if layer is not None and layer.bias is not None and trained else None
 

@@ -13,11 +13,11 @@ from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.publish import aggregate
+from dpdt.algorithm.taps import Scaled
 from dpdt.ledger import Setting
 from dpdt.mechanism import Columns, full_precision
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer, restore, saved
-from dpdt.models.loss import default_loss
 
 if TYPE_CHECKING:
     from dpdt.methods.dpsgd import Dpsgd
@@ -42,7 +42,7 @@ class DpsgdEngine:
             self.layout,
             auxiliaries=self.expected,
             seed=job.seed,
-            head=job.loss is default_loss and method.clipping == "flat",
+            scales=True,
         )
         self.optimizer = optimizer(method, list(self.layout.tensors))
 
@@ -56,7 +56,9 @@ class DpsgdEngine:
                 columns=columns,
                 clip=clip,
                 contribute={"automatic": self._normalise}.get(kind, _whole_or_nothing),
-                scale=1.0 if kind == "flat" else None,
+                scaled=Scaled(
+                    rule=self._rule if kind == "automatic" else None, whole=kind == "layer"
+                ),
             )
             direction = aggregate(self.layout, total, self.expected, setting, self.noise)
         for tensor, part in zip(self.layout.tensors, self.layout.split(direction), strict=True):
@@ -80,8 +82,10 @@ class DpsgdEngine:
     def _normalise(self, rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
         """Automatic clipping (Bu et al. 2023): every gradient gets norm clip·‖g‖/(‖g‖ + γ)."""
         norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True, dtype=torch.float64)
-        factor = self.method.clip / (norms + self.method.stability)
-        return gradient.double().mul_(factor), Tally()
+        return gradient.double().mul_(self._rule(norms)), Tally()
+
+    def _rule(self, norms: Tensor) -> Tensor:
+        return self.method.clip / (norms + self.method.stability)
 
     def check(self) -> None:
         """Refuse a model in which anything that is not trained has changed."""

@@ -1,0 +1,324 @@
+"""Norms and sums of many contributions, without their gradients: taps on the layers of a model.
+
+Clipping needs the norm of each contribution and the sum of scaled contributions. Both follow from
+what each layer saw and from the slope of the loss by its output (layers.py). A *tap* is a zero that
+is added to a layer's output. The gradient by the tap is that slope. Taps are set by hooks on the
+layers of a throw-away copy, inside a function of one micro-batch that is mapped over many by
+`torch.func.vmap`. So whatever the model does, a slope is a function of θ and of one micro-batch.
+Hooks on a pass over the whole batch would not be: a model may fold or mix examples.
+
+A parameter that no tapped layer accounts for is differentiated by vmap as it is, and its gradients
+are written out. Whether taps account for a parameter is found out on made-up inputs, where they are
+compared with plain gradients. If they are wrong for other inputs, contributions are not gradients
+there, but they are bounded all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from dpdt.algorithm.batch import Data, tree_map
+from dpdt.algorithm.gradients import Loss, vectorised
+from dpdt.algorithm.layers import Call, Layer, Lookup, kind_of
+from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.places import made_up, made_up_weights
+from dpdt.algorithm.randomness import Keyed
+from dpdt.algorithm.state import Tainted
+from dpdt.mechanism import BoundedSum, Columns
+from dpdt.parts import Part, Rows
+
+CLOSE = 1e-3  # how far taps may be from plain gradients in single precision
+TRIALS = 3
+
+Key = tuple[int, int, Tensor]  # seed, step, and a key for each micro-batch (randomness.py)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """Contributions that are gradients times numbers: `factor`, and one for each entry.
+
+    A `rule` gives a further number for each norm. With `whole`, a gradient that is not finite
+    anywhere counts for nothing at all.
+    """
+
+    factor: float = 1.0
+    weights: Tensor | None = None  # flat, [size]
+    rule: Callable[[Tensor], Tensor] | None = None
+    whole: bool = False
+
+
+@dataclass
+class Found:
+    """What one chunk came to, micro-batch by micro-batch."""
+
+    losses: Tensor
+    calls: dict[str, list[Call]]  # by layer
+    written: dict[str, Tensor]  # gradients of other parameters, by name
+
+
+class Taps:
+    """Taps on the layers of a model, for micro-batches of one size."""
+
+    def __init__(self, model: nn.Module, layout: Layout, size: int, *, weighted: bool):
+        self.layout, self.size = layout, size
+        self.names: list[str] = []  # the layers in the order of their calls
+        self.shapes: list[torch.Size] = []  # of their outputs, for one micro-batch
+        self.layers: dict[str, Layer] = {}
+        self.held = 0  # numbers that are held of one micro-batch
+        owned = _owned(model, set(layout.names))
+        for name, module in model.named_modules():
+            kind, trained = kind_of(module), owned.get(name)
+            if kind is not None and trained and not (weighted and kind is Lookup):
+                self.layers[name] = kind(module, trained)
+
+    @property
+    def homes(self) -> dict[str, tuple[Layer, str]]:
+        """Parameters that tapped layers account for: the layer, and its own name for each."""
+        return {
+            _join(name, own): (layer, own)
+            for name, layer in self.layers.items()
+            for own in layer.trained
+        }
+
+    def probe(self, model: nn.Module, loss: Loss, like: Data, keyed: Key | None) -> bool:
+        """Find out on made-up inputs which layers are called, and which taps are right.
+
+        Raises what vmap raises if the model cannot be mapped. False if nothing could be compared.
+        """
+        while True:
+            self.names, self.shapes = [], []
+            self._run(model, loss, made_up(like, 2 * self.size), 2, keyed, None, probing=True)
+            self.layers = {n: layer for n, layer in self.layers.items() if n in self.names}
+            wrong = self._wrong(model, loss, like, keyed)
+            if not wrong:
+                return wrong is not None
+            self.layers = {n: layer for n, layer in self.layers.items() if n not in wrong}
+
+    def _wrong(
+        self, model: nn.Module, loss: Loss, like: Data, keyed: Key | None
+    ) -> set[str] | None:
+        """The layers whose gradients are not the plain ones; None if none were finite."""
+        layout, told, wrong = self.layout, False, set[str]()
+        one = torch.eye(2, dtype=torch.float64, device=layout.device)
+        for trial in range(TRIALS):
+            data = made_up(like, 2 * self.size, trial)
+            weights = made_up_weights(layout.tensors, trial)
+            out = torch.empty(2, layout.size, dtype=layout.dtype, device=layout.device)
+            vectorised(model, loss, layout, data, out, self.size, keyed, weights)
+            if not bool(torch.isfinite(out).all()):
+                continue
+            told = True
+            found = self.run(model, loss, data, 2, keyed, weights)
+            self.held = self.bits(found, Scaled()).shape[1]
+            plain = [dict(zip(layout.names, layout.split(row), strict=True)) for row in out]
+            for name, part in self.parts(found, Scaled()):
+                for row in range(2):
+                    total = self.zeros(name)
+                    part.add_to(total, one[row])
+                    if not _close(self.arranged(name, total), plain[row][name].double()):
+                        wrong.add(name.rpartition(".")[0])
+        return wrong if told else None
+
+    def run(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Data,
+        rows: int,
+        keyed: Key | None = None,
+        weights: Sequence[Tensor] | None = None,
+    ) -> Found:
+        """Inputs and slopes of all tapped layers for `rows` micro-batches, and the rest."""
+        slopes, written, inputs, losses = self._run(model, loss, data, rows, keyed, weights)
+        calls: dict[str, list[Call]] = {}
+        for name, a, b in zip(self.names, inputs, slopes, strict=True):
+            calls.setdefault(name, []).append(Call(a, b))
+        return Found(losses=losses, calls=calls, written=written)
+
+    def _run(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Data,
+        rows: int,
+        keyed: Key | None,
+        weights: Sequence[Tensor] | None,
+        *,
+        probing: bool = False,
+    ) -> tuple[Any, dict[str, Tensor], Any, Tensor]:
+        theta = self.layout.tensors if weights is None else weights
+        named = {n: t.detach() for n, t in zip(self.layout.names, theta, strict=True)}
+        others = {name: named.pop(name) for name in self.layout.names if name not in self.homes}
+        heard = _Heard()
+
+        def local(taps: Any, others: dict[str, Tensor], examples: Data, key: Tensor) -> Any:
+            heard.begin(None if probing else taps)
+
+            def substituted(*args: Any, **kwargs: Any) -> Any:
+                return functional_call(model, {**named, **others}, args, kwargs)
+
+            with nullcontext() if keyed is None else Keyed(keyed[0], keyed[1], key):
+                value = loss(substituted, examples)
+            if probing:
+                self.names, self.shapes = heard.names, heard.shapes
+            elif heard.names != self.names:
+                raise Tainted(
+                    "the model calls other layers than it did on made-up inputs; what it does must "
+                    "not depend on the step or on what was computed before"
+                )
+            return value, (tuple(heard.inputs), value)
+
+        zero = torch.zeros((), dtype=self.layout.dtype, device=self.layout.device)
+        taps = tuple(zero.expand(rows, *shape) for shape in self.shapes)
+        keys = torch.zeros(rows, dtype=torch.int64) if keyed is None else keyed[2]
+        split = tree_map(lambda t: torch.unflatten(t, 0, (rows, self.size)), data)
+        with heard.hooks(model, self.layers):
+            (slopes, written), (inputs, losses) = vmap(
+                grad(local, argnums=(0, 1), has_aux=True),
+                in_dims=(0, None, 0, 0),
+                randomness="error",
+            )(taps, others, split, keys)
+        return slopes, written, inputs, losses
+
+    def parts(self, found: Found, scaled: Scaled) -> list[tuple[str, Part]]:
+        """The contributions of a chunk, parameter by parameter."""
+        weights: dict[str, Tensor] = {}
+        if scaled.weights is not None:
+            weights = dict(zip(self.layout.names, self.layout.split(scaled.weights), strict=True))
+        result: list[tuple[str, Part]] = []
+        for name, calls in found.calls.items():
+            layer = self.layers[name]
+            given = {own: weights[_join(name, own)] for own in layer.trained if weights}
+            mine = [Call(c.input, c.slope * scaled.factor) for c in calls]
+            result += [(_join(name, own), part) for own, part in layer.parts(mine, given)]
+        for name, x in found.written.items():
+            scale = scaled.factor * weights[name] if weights else scaled.factor
+            result.append((name, Rows(x * scale)))
+        return result
+
+    def bits(self, found: Found, scaled: Scaled) -> Tensor:
+        """All that contributions are made from, a row for each micro-batch, to be compared."""
+        calls = [t for calls in found.calls.values() for c in calls for t in (c.input, c.slope)]
+        parts = [part for _, part in self.parts(found, scaled)]
+        rows = [part.x for part in parts if isinstance(part, Rows)]
+        every = [*calls, *rows, *(part.squares() for part in parts), found.losses]
+        return torch.cat([t.reshape(len(t), -1).double() for t in every], 1)
+
+    def zeros(self, name: str) -> Tensor:
+        """A sum of a parameter's parts, in the shape that they have."""
+        shape = self.layout.tensors[self.layout.names.index(name)].shape
+        if name in self.homes:
+            layer, own = self.homes[name]
+            shape = layer.shape(own)
+        return torch.zeros(shape, dtype=torch.float64, device=self.layout.device)
+
+    def arranged(self, name: str, total: Tensor) -> Tensor:
+        """A sum of a parameter's parts, in the parameter's own shape."""
+        if name not in self.homes:
+            return total
+        layer, own = self.homes[name]
+        return layer.arranged(own, total)
+
+
+class Sums:
+    """The sums of a pass, parameter by parameter."""
+
+    def __init__(self, taps: Taps, scaled: Scaled, blocks: Sequence[int]):
+        self.taps, self.scaled = taps, scaled
+        self.blocks = dict(zip(taps.layout.names, blocks, strict=True))
+        self.sums = {name: taps.zeros(name) for name in taps.layout.names}
+
+    def add(self, found: Found, real: Tensor, target: BoundedSum) -> Tensor:
+        """Bound the contributions of a chunk, those that are real, and add them.
+
+        Returns their norms.
+        """
+        parts = self.taps.parts(found, self.scaled)
+        entries = [(part, self.blocks[name], self.sums[name]) for name, part in parts]
+        return target.add_parts(entries, real, self.scaled.rule, whole=self.scaled.whole)
+
+    def flat(self) -> Tensor:
+        """All sums in the order of the layout."""
+        each = [self.taps.arranged(name, total) for name, total in self.sums.items()]
+        return self.taps.layout.join([total.unsqueeze(0) for total in each])[0]
+
+
+@dataclass
+class _Heard:
+    """What the hooks hear during a call of the mapped function."""
+
+    taps: Sequence[Tensor] | None = None
+    names: list[str] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)
+    shapes: list[torch.Size] = field(default_factory=list)
+
+    def begin(self, taps: Sequence[Tensor] | None) -> None:
+        self.taps, self.names, self.inputs, self.shapes = taps, [], [], []
+
+    @contextmanager
+    def hooks(self, model: nn.Module, layers: Collection[str]) -> Iterator[None]:
+        """Listen to these layers, before any hook of the model's own."""
+        modules = dict(model.named_modules())
+        handles = [
+            modules[name].register_forward_hook(partial(self._hear, name), prepend=True)
+            for name in layers
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hear(self, name: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        number = len(self.names)
+        self.names.append(name)
+        self.inputs.append(args[0])
+        self.shapes.append(output.shape)
+        if self.taps is None or number >= len(self.taps):
+            return output
+        return output + self.taps[number]
+
+
+def block_numbers(layout: Layout, columns: Columns) -> list[int] | None:
+    """In which block of `columns` each parameter lies; None if one lies in several."""
+    if columns.size != layout.size:
+        return None
+    of, result, offset = columns.block_of.repeat_interleave(columns.piece), [], 0
+    for name, part in zip(layout.names, layout.split(of), strict=True):
+        first, last = int(part.min()), int(part.max())
+        if first != last:
+            return None
+        result.append(first)
+    return result
+
+
+def _owned(model: nn.Module, trained: set[str]) -> dict[str, list[str]]:
+    """Of every layer, its own names of parameters that are trained and that no other layer has."""
+    times: Counter[int] = Counter()
+    for module in model.modules():
+        times.update(id(p) for p in module._parameters.values() if p is not None)
+    return {
+        layer: [
+            own
+            for own, p in module._parameters.items()
+            if _join(layer, own) in trained and times[id(p)] == 1
+        ]
+        for layer, module in model.named_modules()
+    }
+
+
+def _join(layer: str, own: str) -> str:
+    return f"{layer}.{own}" if layer else own
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).norm() <= CLOSE * b.norm())

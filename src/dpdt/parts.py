@@ -1,0 +1,144 @@
+"""Contributions in parts: what one layer adds to many contributions, written out or not.
+
+A contribution is bounded by its norm and added with a factor. Both can be had without writing it
+out. The gradient of a linear layer on one example is Σ_t l_t ⊗ r_t, over the positions t that the
+layer saw: l_t is the gradient by its output there, r_t its input. A part holds such numbers for
+every contribution, one a row:
+
+    Rows       x, written out
+    Products   Σ_t l_t ⊗ r_t;  ‖·‖² = Σ_{t,u} ⟨l_t,l_u⟩⟨r_t,r_u⟩
+    Lookups    Σ_t l_t in the row of an embedding that position t looked up
+
+Guarantees: `squares` is never below ‖c‖² of what `add_to` adds, but for the share that mechanism.py
+leaves below the clip. All sums run in float64. Terms that cancel could leave a small ‖c‖ and a
+large error in the sum. So with E = Σ_t ‖l_t‖‖r_t‖ a contribution counts as if ‖c‖ ≥ E/κ. Here κ
+is 2²⁰ over the number of terms in a sum. What rounding can add is then below 2⁻³² of the
+contributions' bounds, and is accounted (lattice.py).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+BUFFER = 1 << 17  # numbers that are converted to float64 at once: they stay in the cache
+TERMS = 1 << 20  # κ times the number of terms in a sum
+LEAST = 16  # a smaller κ would shorten ordinary gradients
+
+
+class Part(Protocol):
+    def squares(self) -> Tensor:
+        """‖c‖² of every row, in float64; infinite or NaN if it is not finite."""
+        ...
+
+    def clear(self, rows: Tensor) -> None:
+        """Make the contributions of some rows 0, whatever they hold."""
+        ...
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        """Add Σ factor · c to a float64 sum."""
+        ...
+
+
+class Rows:
+    """Contributions that are written out: [rows, …]."""
+
+    def __init__(self, x: Tensor):
+        self.x = x.flatten(1)
+
+    def squares(self) -> Tensor:
+        found = self.x.new_zeros(len(self.x), dtype=torch.float64)
+        for columns in self._columns():
+            found += torch.linalg.vector_norm(columns.double(), dim=1).square_()
+        return found
+
+    def clear(self, rows: Tensor) -> None:
+        self.x = self.x.masked_fill(rows.unsqueeze(1), 0.0)
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        sums, first = total.view(-1), 0
+        for columns in self._columns():
+            sums[first : first + columns.shape[1]] += factors @ columns.double()
+            first += columns.shape[1]
+
+    def _columns(self) -> tuple[Tensor, ...]:
+        return torch.split(self.x, max(1, BUFFER // max(1, len(self.x))), dim=1)
+
+
+class Products:
+    """Σ_t l_t ⊗ r_t, for l of [rows, positions, left] and r of [rows, positions, right].
+
+    With `weights`, [left, right], the contribution is this times the weights, entry by entry. That
+    is for one position only.
+    """
+
+    def __init__(self, left: Tensor, right: Tensor, weights: Tensor | None = None):
+        assert weights is None or left.shape[1] == 1
+        self.left, self.right = left.double(), right.double()
+        self.weights = None if weights is None else weights.double()
+
+    def squares(self) -> Tensor:
+        left, right = self.left, self.right
+        if self.weights is not None:
+            each = left[:, 0].square() @ self.weights.square()
+            return (each * right[:, 0].square()).sum(1)
+        if left.shape[1] == 1:
+            return _squared(left[:, 0]) * _squared(right[:, 0])
+        found = (left @ left.mT).mul_(right @ right.mT).sum((1, 2))
+        effort = (_norms(left) * _norms(right)).sum(1)
+        return _guarded(found, effort, left.shape[0], left.shape[1], sum(right.shape[1:]))
+
+    def clear(self, rows: Tensor) -> None:
+        self.left = self.left.masked_fill(rows[:, None, None], 0.0)
+        self.right = self.right.masked_fill(rows[:, None, None], 0.0)
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        left = self.left * factors[:, None, None]
+        left, right = left.flatten(0, 1).t(), self.right.flatten(0, 1)
+        if self.weights is None:
+            total.addmm_(left, right)
+        else:
+            total.addcmul_(left @ right, self.weights)
+
+
+class Lookups:
+    """Σ_t l_t in the row that position t looked up, for l of [rows, positions, width]."""
+
+    def __init__(self, slopes: Tensor, indices: Tensor):
+        self.slopes, self.indices = slopes.double(), indices
+
+    def squares(self) -> Tensor:
+        same = self.indices.unsqueeze(1) == self.indices.unsqueeze(2)
+        found = (self.slopes @ self.slopes.mT).mul_(same).sum((1, 2))
+        effort = _norms(self.slopes).sum(1)
+        return _guarded(found, effort, *self.slopes.shape)
+
+    def clear(self, rows: Tensor) -> None:
+        self.slopes = self.slopes.masked_fill(rows[:, None, None], 0.0)
+
+    def add_to(self, total: Tensor, factors: Tensor) -> None:
+        slopes = self.slopes * factors[:, None, None]
+        total.index_add_(0, self.indices.flatten(), slopes.flatten(0, 1))
+
+
+def fits(rows: int, positions: int) -> bool:
+    """Whether sums over so many terms leave ordinary gradients alone."""
+    return rows * positions * LEAST <= TERMS
+
+
+def _guarded(found: Tensor, effort: Tensor, rows: int, positions: int, width: int) -> Tensor:
+    """‖c‖² as it was computed, raised by what rounding can have taken, and to (E/κ)² at least."""
+    effort = effort.square()
+    lost = 2.0**-50 * (positions * positions + width)
+    return torch.maximum(found + lost * effort, effort * (rows * positions / TERMS) ** 2)
+
+
+def _squared(x: Tensor) -> Tensor:
+    return _norms(x).square_()
+
+
+def _norms(x: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return norms
