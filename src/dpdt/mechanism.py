@@ -19,12 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpdt.errors import InputError
-from dpdt.noise import Randomness
 from dpdt.parts import BUFFER, Part
 
 # Contributions stay below C by this share for each entry of their block, and for 16 more. That is
@@ -43,6 +44,12 @@ def full_precision() -> Iterator[None]:
             return
         with torch.autocast("cuda", enabled=False):
             yield
+
+
+class Source(Protocol):
+    def gaussian(self, size: int) -> np.ndarray:
+        """`size` independent draws from N(0, 1), in float64 (noise.py)."""
+        ...
 
 
 class Columns:
@@ -110,13 +117,13 @@ class BoundedSum:
         self,
         parts: Sequence[tuple[Part, int, Tensor]],
         real: Tensor,
-        rule: Callable[[Tensor], Tensor] | None = None,
+        rule: Callable[[Tensor], Tensor],
         *,
         whole: bool = False,
     ) -> Tensor:
         """Add contributions that come in parts (parts.py), each with its block and its own sum.
 
-        Only rows that are `real` count. A `rule` gives a number for each norm, by which
+        Only rows that are `real` count. The `rule` gives a number for each norm, by which
         contributions are multiplied first. With `whole`, a contribution counts for nothing if it is
         not finite in any of its blocks. Returns the norms before, infinite for what is not finite.
         """
@@ -157,17 +164,27 @@ def perturbed(
     divisor: int,
     noise: Tensor | float,
     spacing: Tensor | float,
-    source: Randomness,
+    source: Source,
 ) -> Tensor:
     """The noisy mean ⌊total/K⌉ + ⌊z⌉, in float64.
 
     `noise` is σ. `spacing` is that of the lattice, 0 for none. Both may differ by entry.
 
-    Guarantees: z has independent draws of N(0, σ²) in every entry. They are made once, after the
-    sum is complete.
+    Guarantees: z has independent draws of N(0, σ²) in every entry. They are made for this release
+    alone, and added to a sum that is complete.
     """
-    z = torch.from_numpy(source.gaussian(len(total))).to(total.device) * noise
+    z = torch.from_numpy(source.gaussian(len(total))).to(total.device).mul_(noise)
     mean = total / divisor
     s = torch.as_tensor(spacing, dtype=torch.float64, device=total.device)
-    step = torch.where(s > 0, s, 1.0)
-    return torch.where(s > 0, (mean / step).round() * step + (z / step).round() * step, mean + z)
+    lattice = s > 0
+    if bool(lattice.all()):
+        return _round_(mean, s).add_(_round_(z, s))
+    if not bool(lattice.any()):
+        return mean.add_(z)
+    step = torch.where(lattice, s, 1.0)
+    return torch.where(lattice, _round_(mean.clone(), step) + _round_(z.clone(), step), mean + z)
+
+
+def _round_(x: Tensor, spacing: Tensor) -> Tensor:
+    """x on the lattice, in place."""
+    return x.div_(spacing).round_().mul_(spacing)

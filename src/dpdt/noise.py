@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,6 +25,7 @@ from randomgen import AESCounter
 from dpdt.errors import InputError
 
 KEY_BITS = 128  # what AES-128 takes
+_THREAD = ThreadPoolExecutor(1, thread_name_prefix="noise")
 
 
 class Randomness:
@@ -38,6 +40,10 @@ class Randomness:
     def gaussian(self, size: int) -> np.ndarray:
         """`size` independent draws from N(0, 1), in float64."""
         return self._here.standard_normal(size)
+
+    def ahead(self, size: int) -> Ahead:
+        """Begin `size` draws of `gaussian`, on another thread, for one release."""
+        return Ahead(self, size)
 
     def coins(self, size: int, probability: float) -> np.ndarray:
         """`size` independent coins, true with `probability`."""
@@ -81,6 +87,21 @@ class Randomness:
         inner = {n: np.array(v, dtype=kinds[n]) if n in kinds else v for n, v in kept["s"].items()}
         known = {name: value for name, value in kept.items() if name != "private"}
         self._generator.bit_generator.state = {**known, "s": inner}
+
+
+class Ahead:
+    """Draws that are made while something else is computed. They are handed out once."""
+
+    def __init__(self, source: Randomness, size: int):
+        self._size = size
+        self._draws = _THREAD.submit(source.gaussian, size)
+
+    def gaussian(self, size: int) -> np.ndarray:
+        """The draws, when they are ready."""
+        draws, self._draws = self._draws, None  # type: ignore[assignment]
+        if draws is None or size != self._size:
+            raise InputError(f"noise: {self._size} numbers were drawn, for one release alone")
+        return draws.result()
 
 
 def _key_of(seed: int) -> int:

@@ -117,11 +117,12 @@ class Decoupled:
         )
         if self.theory is not None:
             self.theory.begin(batch, now)
+        drawn = self.noise.ahead(layout.size)
         scaled = self.memory.scaled(now)
         total, losses, tally = self._total(batch, setting, now, scaled)
         if self.theory is not None and scaled:  # gradients were never written out, to be seen
             tally.seen = self._total(batch, setting, now, None)[2].seen
-        noisy = publish.aggregate(layout, total, recipe.auxiliaries, setting, self.noise)
+        noisy = publish.aggregate(layout, total, recipe.auxiliaries, setting, drawn)
         direction = self.memory.publish(noisy, now)
         new = publish.descend(
             theta,

@@ -9,12 +9,15 @@ decided elsewhere (ways.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.layout import Layout
@@ -52,6 +55,26 @@ def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor
     return value.detach()
 
 
+@contextmanager
+def mappable() -> Iterator[None]:
+    """Let attention be mapped over examples.
+
+    vmap has a rule for attention as products, and none for its fused form. transformers look into
+    attention masks for a shorter way, which vmap forbids, unless they believe that they are traced.
+    The way that they then take is right for every mask.
+    """
+    masking: Any = sys.modules.get("transformers.masking_utils")
+    before = getattr(masking, "is_tracing", None)
+    if before is not None:
+        masking.is_tracing = lambda tensor=None: True
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        if before is not None:
+            masking.is_tracing = before
+
+
 def vectorised(
     model: nn.Module,
     loss: Loss,
@@ -81,9 +104,11 @@ def vectorised(
             return loss(substituted, examples)
 
     keys = torch.zeros(rows, dtype=torch.int64) if keyed is None else keyed[2]
-    gradients, values = vmap(grad_and_value(local), in_dims=(None, 0, 0), randomness="error")(
-        parameters, tree_map(lambda t: torch.unflatten(t, 0, (rows, size)), data), keys
-    )
+    split = tree_map(lambda t: torch.unflatten(t, 0, (rows, size)), data)
+    with mappable():
+        gradients, values = vmap(grad_and_value(local), in_dims=(None, 0, 0), randomness="error")(
+            parameters, split, keys
+        )
     layout.join([gradients[name] for name in layout.names], out=out)
     losses: Tensor = values
     return losses

@@ -26,7 +26,8 @@ from torch.nn.modules.conv import _ConvNd
 from dpdt.parts import Lookups, Part, Products, Rows, fits
 
 WRITTEN = 24  # multiplications that a number costs which is written out, bounded and summed
-FOLDED = 1 << 10  # weights between channels, up to which convolutions are folded into groups
+FOLDED, WINDOW = 1 << 10, 9  # pairs of channels and places of a kernel, up to which convolutions
+# are folded into groups
 WINDOWS = 1 << 20  # numbers in the windows of a convolution that are laid out at once
 
 
@@ -105,7 +106,8 @@ class Convolution(Layer):
     def __init__(self, module: _ConvNd, trained: Sequence[str]):
         super().__init__(module, trained)
         channels = module.in_channels * module.out_channels // module.groups
-        self.folded = module.groups > 1 or channels <= FOLDED
+        small = channels <= FOLDED and prod(module.kernel_size) <= WINDOW
+        self.folded = module.groups > 1 or small
 
     def parts(self, calls: Sequence[Call], weights: dict[str, Tensor]) -> Named:
         found: Named = []

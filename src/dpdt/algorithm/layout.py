@@ -7,6 +7,7 @@ All trained parameters form one flat vector, block after block. K auxiliaries ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -85,6 +86,7 @@ class Layout:
             if sum(padded) <= 1.25 * sum(sizes) and not (entries and self.piece > 1):
                 break
         self.channels_last = False
+        self._spread: dict[float, Any] = {}
         self.padding = [p - size for p, size in zip(padded, sizes, strict=True)]
         self.size = sum(padded)
         pieces = [1] * self.size if entries else [p // self.piece for p in padded]
@@ -165,10 +167,16 @@ class Layout:
         x.view(len(x), -1, self.piece).masked_fill_(self._by_piece(where), 0.0)
         return x
 
-    def spread(self, values: Sequence[float]) -> Tensor:
-        """A flat vector that holds each block's number at each of its parameters."""
-        numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
-        return numbers[self._block_of].repeat_interleave(self.piece).mul_(self._real)
+    def spread(self, values: Sequence[float], padding: float = 0.0) -> Tensor:
+        """A flat vector that holds each block's number at each of its parameters.
+
+        It is kept for the next call, and not to be changed.
+        """
+        if self._spread.get(padding, (None,))[0] != tuple(values):
+            numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
+            spread = numbers[self._block_of].repeat_interleave(self.piece)
+            self._spread[padding] = (tuple(values), spread.where(self._real, padding))
+        return self._spread[padding][1]
 
     def _by_piece(self, values: Tensor) -> Tensor:
         return values[:, self._block_of].unsqueeze(-1)

@@ -26,6 +26,7 @@ from dpdt.mechanism import BoundedSum, Columns, full_precision
 if TYPE_CHECKING:
     from dpdt.algorithm.executor import Executor
 
+TWICE = 16  # micro-batches of a chunk that are computed twice, where taps find them
 GROUPS = 64  # partial sums of a step, each computed by one thread
 
 
@@ -174,7 +175,8 @@ class Pass:
         model = self.owner.copy()
         attributes = Attributes(model)
         if self.how.taps is not None:
-            found = self._listened(self.how.taps, next(self._chunks()), model, attributes)
+            some = next(self._chunks())[:TWICE]
+            found = self._listened(self.how.taps, some, model, attributes)
             return self.how.taps.bits(found, Scaled())
         if self.how.rows:
             return self._mapped(next(self._chunks()), model, attributes)

@@ -14,19 +14,18 @@ from torch import Tensor
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.proximal import proximal_
 from dpdt.ledger import Setting
-from dpdt.mechanism import perturbed
-from dpdt.noise import Randomness
+from dpdt.mechanism import Source, perturbed
 
 
 def aggregate(
-    layout: Layout, total: Tensor, auxiliaries: int, setting: Setting, source: Randomness
+    layout: Layout, total: Tensor, auxiliaries: int, setting: Setting, source: Source
 ) -> Tensor:
     """The noisy mean contribution, in the precision of θ, from the sum of the contributions."""
     noisy = perturbed(
         total,
         divisor=auxiliaries,
         noise=layout.spread(setting.noise),
-        spacing=layout.spread(setting.spacing or (0.0,) * layout.count),
+        spacing=layout.spread(setting.spacing or (0.0,) * layout.count, padding=1.0),
         source=source,
     )
     return noisy.to(layout.dtype)

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dpdt.algorithm.batch import Data, tree_map
-from dpdt.algorithm.gradients import Loss, vectorised
+from dpdt.algorithm.gradients import Loss, mappable, vectorised
 from dpdt.algorithm.layers import Call, Layer, Lookup, kind_of
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.places import made_up, made_up_weights
@@ -37,23 +37,29 @@ from dpdt.mechanism import BoundedSum, Columns
 from dpdt.parts import Part, Rows
 
 CLOSE = 1e-3  # how far taps may be from plain gradients in single precision
-TRIALS = 3
+TRIALS = 2
 
 Key = tuple[int, int, Tensor]  # seed, step, and a key for each micro-batch (randomness.py)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
-    """Contributions that are gradients times numbers: `factor`, and one for each entry.
+    """Contributions that are gradients times numbers.
 
-    A `rule` gives a further number for each norm. With `whole`, a gradient that is not finite
-    anywhere counts for nothing at all.
+    `weights` has a number for each entry, flat. What comes out is multiplied by `factor`: a number,
+    or a function of norms. With `whole`, a gradient that is not finite anywhere counts for nothing
+    at all.
     """
 
-    factor: float = 1.0
-    weights: Tensor | None = None  # flat, [size]
-    rule: Callable[[Tensor], Tensor] | None = None
+    factor: float | Callable[[Tensor], Tensor] = 1.0
+    weights: Tensor | None = None
     whole: bool = False
+
+    def rule(self, norms: Tensor) -> Tensor:
+        """What contributions of these norms are multiplied by."""
+        if isinstance(self.factor, float):
+            return torch.full_like(norms, self.factor)
+        return self.factor(norms)
 
 
 @dataclass
@@ -80,7 +86,7 @@ class Taps:
             if kind is not None and trained and not (weighted and kind is Lookup):
                 self.layers[name] = kind(module, trained)
 
-    @property
+    @cached_property
     def homes(self) -> dict[str, tuple[Layer, str]]:
         """Parameters that tapped layers account for: the layer, and its own name for each."""
         return {
@@ -92,15 +98,20 @@ class Taps:
     def probe(self, model: nn.Module, loss: Loss, like: Data, keyed: Key | None) -> bool:
         """Find out on made-up inputs which layers are called, and which taps are right.
 
-        Raises what vmap raises if the model cannot be mapped. False if nothing could be compared.
+        Raises what vmap raises if the model cannot be mapped. False if nothing could be compared,
+        or if gradients that are written out differ too.
         """
         while True:
             self.names, self.shapes = [], []
+            self.__dict__.pop("homes", None)
             self._run(model, loss, made_up(like, 2 * self.size), 2, keyed, None, probing=True)
             self.layers = {n: layer for n, layer in self.layers.items() if n in self.names}
+            self.__dict__.pop("homes", None)
             wrong = self._wrong(model, loss, like, keyed)
             if not wrong:
                 return wrong is not None
+            if not wrong <= self.layers.keys():  # one call of the model is not like the next
+                return False
             self.layers = {n: layer for n, layer in self.layers.items() if n not in wrong}
 
     def _wrong(
@@ -181,7 +192,7 @@ class Taps:
         taps = tuple(zero.expand(rows, *shape) for shape in self.shapes)
         keys = torch.zeros(rows, dtype=torch.int64) if keyed is None else keyed[2]
         split = tree_map(lambda t: torch.unflatten(t, 0, (rows, self.size)), data)
-        with heard.hooks(model, self.layers):
+        with mappable(), heard.hooks(model, self.layers):
             (slopes, written), (inputs, losses) = vmap(
                 grad(local, argnums=(0, 1), has_aux=True),
                 in_dims=(0, None, 0, 0),
@@ -198,11 +209,9 @@ class Taps:
         for name, calls in found.calls.items():
             layer = self.layers[name]
             given = {own: weights[_join(name, own)] for own in layer.trained if weights}
-            mine = [Call(c.input, c.slope * scaled.factor) for c in calls]
-            result += [(_join(name, own), part) for own, part in layer.parts(mine, given)]
+            result += [(_join(name, own), part) for own, part in layer.parts(calls, given)]
         for name, x in found.written.items():
-            scale = scaled.factor * weights[name] if weights else scaled.factor
-            result.append((name, Rows(x * scale)))
+            result.append((name, Rows(x * weights[name] if weights else x)))
         return result
 
     def bits(self, found: Found, scaled: Scaled) -> Tensor:

@@ -40,7 +40,10 @@ class Classifier(nn.Module):
             return cast(Tensor, self.backbone(pixel_values=x).last_hidden_state[:, 0])
         mask = x["attention_mask"]
         # Padding behind the longest text of the micro-batch changes no value, only the time.
-        length = max(1, int(mask.sum(1).max()))
+        try:
+            length = max(1, int(mask.sum(1).max()))
+        except RuntimeError:  # mapped over micro-batches, which then have one length
+            length = mask.shape[1]
         ids, mask = x["input_ids"][:, :length], mask[:, :length]
         hidden = self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
         if self.pooling == "mean":

@@ -51,16 +51,17 @@ class DpsgdEngine:
         with full_precision():
             self.executor.arrange(batch)
             columns, clip = self._columns(setting.clip)
+            drawn = self.noise.ahead(self.layout.size)
             total, losses, tally = self.executor.total(
                 batch,
                 columns=columns,
                 clip=clip,
                 contribute={"automatic": self._normalise}.get(kind, _whole_or_nothing),
                 scaled=Scaled(
-                    rule=self._rule if kind == "automatic" else None, whole=kind == "layer"
+                    factor=self._rule if kind == "automatic" else 1.0, whole=kind == "layer"
                 ),
             )
-            direction = aggregate(self.layout, total, self.expected, setting, self.noise)
+            direction = aggregate(self.layout, total, self.expected, setting, drawn)
         for tensor, part in zip(self.layout.tensors, self.layout.split(direction), strict=True):
             tensor.grad = part.clone()
         self.optimizer.step()
