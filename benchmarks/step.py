@@ -1,9 +1,9 @@
 """Time of one training step, as a ratio to plain SGD on the same model and batch.
 
 All methods run in one process and take turns, so that whatever else the machine does hits them
-alike. Each round gives one ratio a method; the median over rounds is reported.
+alike. Each round gives one ratio a method; the median over rounds is reported, and the quartiles.
 
-    make bench            or    python benchmarks/step.py [--rounds N] [--small]
+    make bench            or    python benchmarks/step.py [--case NAME]... [--rounds N] [--threads N]
 """
 
 from __future__ import annotations
@@ -16,56 +16,106 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.batch import Batch, tree_map
 from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.recipe import Recipe
-from dpdt.models.networks import ResNet18
+from dpdt.models import pretrained
+from dpdt.models.networks import ResNet18, cnn, mlp
+from dpdt.models.settings import ModelSettings
 from dpdt.training.loop import prepare
 
 OUT = Path(__file__).parent / "out" / "step.json"
+TOKENS = 64
+Step = Callable[[], None]
 
 
-def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def loss_of(model: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+def minilm() -> nn.Module:
+    """The architecture of all-MiniLM-L6-v2 with LoRA of rank 16; the weights do not matter here."""
+    import transformers
+
+    config = transformers.BertConfig(
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    backbone = transformers.BertModel(config, add_pooling_layer=False)
+    settings = ModelSettings(name="minilm", trained="lora", lora_rank=16)
+    return pretrained.Classifier(pretrained._with_lora(backbone, settings), 384, 10, "mean", True)
+
+
+def images(*shape: int) -> Callable[[int], Any]:
+    return lambda number: (torch.randn(number, *shape), torch.randint(0, 10, (number,)))
+
+
+def texts(number: int) -> Any:
+    ids = torch.randint(0, 30000, (number, TOKENS))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, torch.randint(
+        0, 10, (number,)
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, its data, and how a batch of them is split. 0 auxiliaries: one for each example."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    data: Callable[[int], Any]
+    batch: int
+    auxiliaries: int = 0
+
+
+CASES = {
+    "mlp": Case("mlp 784-512-10", lambda: mlp(784, (512,), 10), images(784), 512),
+    "cnn": Case("small cnn", lambda: cnn(1, (28, 28), 10), images(1, 28, 28), 512),
+    "resnet": Case("resnet18 × 0.25", lambda: ResNet18(width=0.25), images(3, 32, 32), 64),
+    "minilm": Case("minilm + lora 16", minilm, texts, 32),
+    "resnet-40": Case("resnet18 × 0.25", lambda: ResNet18(width=0.25), images(3, 32, 32), 240, 40),
+    "resnet-wide": Case("resnet18 × 1", ResNet18, images(3, 32, 32), 250, 4),
+    "minilm-16": Case("minilm + lora 16", minilm, texts, 64, 16),
+}
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def plain(model: nn.Module, data: Any, micro: int) -> Step:
+    """SGD; with `micro`, gradients are accumulated over micro-batches of that size."""
+    optimizer = torch.optim.SGD(trained(model), lr=1e-4)
+    number = len(data[1])
+    parts = [
+        tree_map(lambda t, a=a: t[a : a + micro], data) for a in range(0, number, micro or number)
+    ] if micro else [data]  # fmt: skip
 
     def step() -> None:
         optimizer.zero_grad()
-        loss_of(model, (x, y)).backward()
+        for part in parts:
+            (loss_of(model, part) * (len(part[1]) / number)).backward()
         optimizer.step()
 
     return step
 
 
-def naive(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, auxiliaries: int
-) -> Callable[[], None]:
-    """Only the gradients of the micro-batches, one after the other: what to improve on."""
-    parameters = list(model.parameters())
-    chunks = list(zip(x.chunk(auxiliaries), y.chunk(auxiliaries), strict=True))
-
-    def step() -> None:
-        for micro in chunks:
-            torch.autograd.grad(loss_of(model, micro), parameters)
-
-    return step
-
-
-def dpdt(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, auxiliaries: int, memory: str
-) -> Callable[[], None]:
-    blocks = Layout(model).count
+def dpdt(model: nn.Module, data: Any, auxiliaries: int, memory: str) -> Step:
+    """Algorithm 1; RMSProp where an auxiliary holds several examples, as in the paper."""
+    number = len(data[1])
+    few = bool(auxiliaries)
+    blocks = Layout(model, "layer" if few else "model").count
+    auxiliaries = auxiliaries or number
     recipe = Recipe(
         auxiliaries=auxiliaries,
         clip=(0.004,) * blocks,
@@ -73,47 +123,53 @@ def dpdt(
         lr=1e-4,
         penalty=(10.0,),
         memory=memory,
-        preconditioner=Preconditioner(name="rmsprop", decay=0.99),
+        preconditioner=Preconditioner(name="rmsprop", decay=0.99) if few else Preconditioner(),
         weight_decay=5e-5,
     )
-    engine = Decoupled(model, loss_of, recipe)
-    sizes = (len(x) // auxiliaries,) * (auxiliaries - 1)
-    sizes += (len(x) - sum(sizes),)
+    engine = Decoupled(
+        model, loss_of, recipe, granularity="layer" if few else "model",
+        expected=number // auxiliaries,
+    )  # fmt: skip
+    sizes = (number // auxiliaries,) * (auxiliaries - 1)
+    sizes += (number - sum(sizes),)
 
     def step() -> None:
-        batch = Batch(step=engine.steps, epoch=0, data=(x, y), sizes=sizes)
+        batch = Batch(step=engine.steps, epoch=0, data=data, sizes=sizes)
         engine.step(batch, recipe.at(0))
 
     return step
 
 
-def dpsgd(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
+def dpsgd(model: nn.Module, data: Any) -> Step:
     """DP-SGD as a method of dpdt; Opacus is its rival."""
+    number = len(data[1])
     prepared, _ = prepare(
-        model, (x, y), method="dpsgd", clip=1.0, noise=1.0, lr=1e-4, momentum=0.0,
-        batch_size=len(x),
+        model, data, loss=loss_of, method="dpsgd", clip=1.0, noise=1.0, lr=1e-4, momentum=0.0,
+        batch_size=number,
     )  # fmt: skip
     engine, setting = prepared.engine, prepared.plan.at(0)
-    sizes, keys = (1,) * len(x), tuple(range(len(x)))
 
     def step() -> None:
-        number = engine.steps
-        batch = Batch(step=number, epoch=0, data=(x, y), sizes=sizes, keys=keys, fixed=False)
+        batch = Batch(
+            step=engine.steps, epoch=0, data=data, sizes=(1,) * number, keys=tuple(range(number)),
+            fixed=False,
+        )  # fmt: skip
         engine.step(batch, setting)
 
     return step
 
 
-def opacus(model: nn.Module, x: torch.Tensor, y: torch.Tensor, mode: str) -> Callable[[], None]:
+def opacus(model: nn.Module, data: Any, mode: str) -> Step:
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
     warnings.simplefilter("ignore")
-    loader = DataLoader(TensorDataset(x, y), batch_size=len(x))
+    x, y = data
+    loader = DataLoader(TensorDataset(y), batch_size=len(y))
     criterion = nn.CrossEntropyLoss()
     made = PrivacyEngine().make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=1e-4),
+        module=model.train(),
+        optimizer=torch.optim.SGD(trained(model), lr=1e-4),
         data_loader=loader,
         noise_multiplier=1.0,
         max_grad_norm=1.0,
@@ -138,13 +194,13 @@ def resident_mb() -> float:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def peak_mb(step: Callable[[], None]) -> float:
+def peak_mb(step: Step) -> float:
     """The most memory the process held during a step, over what it held before."""
     before, peak, stop = resident_mb(), 0.0, threading.Event()
 
     def watch() -> None:
         nonlocal peak
-        while not stop.wait(0.005):
+        while not stop.wait(0.002):
             peak = max(peak, resident_mb())
 
     watcher = threading.Thread(target=watch)
@@ -155,65 +211,84 @@ def peak_mb(step: Callable[[], None]) -> float:
     return max(0.0, peak - before)
 
 
-def case(
-    width: float, batch: int, auxiliaries: int, rounds: int, rivals: bool
-) -> dict[str, object]:
-    x, y = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
-    makers: dict[str, Callable[[], Callable[[], None]]] = {
-        "plain": lambda: plain(ResNet18(width=width), x, y),
-        "naive-gradients": lambda: naive(ResNet18(width=width), x, y, auxiliaries),
-        "dpdt": lambda: dpdt(ResNet18(width=width), x, y, auxiliaries, "auxiliary"),
-        "dpdt-shared": lambda: dpdt(ResNet18(width=width), x, y, auxiliaries, "shared"),
-    }
+def makers(case: Case, data: Any, rivals: bool) -> dict[str, Callable[[], Step]]:
+    """The steps that take turns, by name."""
+    made: dict[str, Callable[[], Step]] = {"plain": lambda: plain(case.model(), data, 0)}
+    if case.auxiliaries:
+        micro = case.batch // case.auxiliaries
+        made["plain-accumulated"] = lambda: plain(case.model(), data, micro)
+        made["dpdt"] = lambda: dpdt(case.model(), data, case.auxiliaries, "auxiliary")
+        made["dpdt-shared"] = lambda: dpdt(case.model(), data, case.auxiliaries, "shared")
+        return made
+    made["dpdt"] = lambda: dpdt(case.model(), data, 0, "shared")
+    made["dpsgd"] = lambda: dpsgd(case.model(), data)
     if rivals:
-        makers["dpsgd"] = lambda: dpsgd(ResNet18(width=width), x, y)
         for mode in ("hooks", "functorch", "ghost"):
-            makers[f"opacus-{mode}"] = lambda m=mode: opacus(ResNet18(width=width), x, y, m)
-    steps, memory = {}, {}
-    for name, make in makers.items():
-        steps[name] = make()
-        steps[name]()  # the first step allocates and learns
-        memory[name] = round(peak_mb(steps[name]))
+            made[f"opacus-{mode}"] = lambda m=mode: opacus(case.model(), data, m)
+    return made
+
+
+def measure(case: Case, rounds: int, rivals: bool) -> dict[str, object]:
+    data = case.data(case.batch)
+    steps: dict[str, Step] = {}
+    memory, failed = {}, {}
+    for name, make in makers(case, data, rivals).items():
+        try:
+            step = make()
+            step()  # the first step allocates and learns
+            step()
+        except Exception as error:
+            if not name.startswith("opacus"):
+                raise
+            failed[name] = f"{type(error).__name__}: {error}".split("\n")[0][:160]
+            continue
+        steps[name], memory[name] = step, round(peak_mb(step))
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
             start = time.perf_counter()
             step()
             seconds[name].append(time.perf_counter() - start)
-    ratio = {
-        name: statistics.median(t / p for t, p in zip(times, seconds["plain"], strict=True))
+    ratios = {
+        name: sorted(t / p for t, p in zip(times, seconds["plain"], strict=True))
         for name, times in seconds.items()
         if name != "plain"
     }
     result = {
-        "model": f"resnet18 × {width:g}",
-        "batch": batch,
-        "auxiliaries": auxiliaries,
+        "model": case.name,
+        "batch": case.batch,
+        "auxiliaries": case.auxiliaries or case.batch,
         "seconds": {n: round(statistics.median(t), 4) for n, t in seconds.items()},
-        "ratio": {n: round(r, 3) for n, r in ratio.items()},
+        "ratio": {n: round(statistics.median(r), 3) for n, r in ratios.items()},
+        "quartiles": {
+            n: [round(r[len(r) // 4], 3), round(r[(3 * len(r)) // 4], 3)] for n, r in ratios.items()
+        },
         "peak_memory_mb": memory,
+        "rounds": rounds,
+        "failed": failed,
     }
-    shown = ", ".join(f"{n} {r:.2f}" for n, r in ratio.items())
-    print(
-        f"{result['model']}, batch {batch}, K = {auxiliaries}: ratio to plain SGD: {shown}",
-        flush=True,
-    )
+    shown = ", ".join(f"{n} {statistics.median(r):.2f}" for n, r in ratios.items())
+    split = f"K = {case.auxiliaries}" if case.auxiliaries else "per example"
+    print(f"{case.name}, batch {case.batch}, {split}: ratio to plain SGD: {shown}", flush=True)
+    for name, why in failed.items():
+        print(f"  {name} failed: {why}", flush=True)
     return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="only the quarter-width case")
-    parser.add_argument("--no-rivals", action="store_true", help="leave DP-SGD and Opacus out")
+    parser.add_argument("--case", action="append", choices=CASES, help="default: all")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1, help="that torch may use; default 1")
+    parser.add_argument("--no-rivals", action="store_true", help="leave Opacus out")
     options = parser.parse_args()
-    cases = [(0.25, 240, 40)] if options.small else [(0.25, 240, 40), (1.0, 250, 4)]
+    torch.set_num_threads(options.threads)
     OUT.parent.mkdir(exist_ok=True)
     results = []
-    for width, batch, auxiliaries in cases:
-        rounds = options.rounds if width < 1 else max(1, options.rounds // 2)  # these take minutes
-        results.append(case(width, batch, auxiliaries, rounds, not options.no_rivals))
-        OUT.write_text(json.dumps({"cases": results, "threads": torch.get_num_threads()}, indent=1))
+    for name in options.case or CASES:
+        rounds = max(3, options.rounds // 3) if name == "resnet-wide" else options.rounds
+        results.append(measure(CASES[name], rounds, not options.no_rivals))
+        OUT.write_text(json.dumps({"cases": results, "threads": options.threads}, indent=1))
     print(f"wrote {OUT.relative_to(Path.cwd()) if OUT.is_relative_to(Path.cwd()) else OUT}")
 
 

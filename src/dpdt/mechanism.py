@@ -173,18 +173,13 @@ def perturbed(
     Guarantees: z has independent draws of N(0, σ²) in every entry. They are made for this release
     alone, and added to a sum that is complete.
     """
-    z = torch.from_numpy(source.gaussian(len(total))).to(total.device).mul_(noise)
-    mean = total / divisor
+    z = torch.from_numpy(source.gaussian(len(total))).to(total.device)
     s = torch.as_tensor(spacing, dtype=torch.float64, device=total.device)
     lattice = s > 0
-    if bool(lattice.all()):
-        return _round_(mean, s).add_(_round_(z, s))
     if not bool(lattice.any()):
-        return mean.add_(z)
-    step = torch.where(lattice, s, 1.0)
-    return torch.where(lattice, _round_(mean.clone(), step) + _round_(z.clone(), step), mean + z)
-
-
-def _round_(x: Tensor, spacing: Tensor) -> Tensor:
-    """x on the lattice, in place."""
-    return x.div_(spacing).round_().mul_(spacing)
+        return (total / divisor).add_(z.mul_(noise))
+    if bool(lattice.all()):  # spacings are powers of two, so that no division by them rounds
+        return (total / (divisor * s)).round_().add_(z.mul_(noise / s).round_()).mul_(s)
+    mean, z, step = total / divisor, z * noise, torch.where(lattice, s, 1.0)
+    rounded = ((mean / step).round_() + (z / step).round_()).mul_(step)
+    return torch.where(lattice, rounded, mean + z)

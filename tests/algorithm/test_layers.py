@@ -274,7 +274,5 @@ def test_taps_are_chosen_once_and_say_how(monkeypatch):
     executor = Executor(model, loss_of, layout, auxiliaries=6, scales=True)
     batch = Batch(step=0, epoch=0, data=(x, torch.zeros(6, dtype=int)), sizes=(1,) * 6)
     for _ in range(3):
-        executor.total(
-            batch, columns=layout.columns, clip=(1.0,), contribute=None, scaled=Scaled()
-        )
+        executor.total(batch, columns=layout.columns, clip=(1.0,), contribute=None, scaled=Scaled())
     assert len(tries) == 1

@@ -257,9 +257,7 @@ def _joined(arrays: Sequence[Tensor]) -> Tensor:
 def product(left: Tensor, right: Tensor, weights: Tensor | None) -> Part:
     """Σ over positions of left ⊗ right, written out if that is cheaper."""
     rows, positions, width = left.shape
-    if positions == 1 or (
-        weights is None and as_product(width, right.shape[2], rows, positions)
-    ):
+    if positions == 1 or (weights is None and as_product(width, right.shape[2], rows, positions)):
         return Products(left, right, weights)
     out = torch.bmm(left.mT, right)
     return Rows(out if weights is None else out.mul_(weights))

@@ -47,13 +47,13 @@ class Pass:
         """Many micro-batches of equal size at once, by the layers' inputs and slopes."""
         tally, model = Tally(), self.owner.copy()
         attributes = Attributes(model)
-        sums = Sums(taps, scaled, self.how.blocks)
+        sums = Sums(taps, scaled, self.how.blocks, target)
         for places in self._chunks():
             found, real = self._listened(taps, places, model, attributes), places >= 0
-            tally.add(_seen(sums.add(found, real, target)))
+            tally.add(_seen(sums.add(found, real)))
             self.losses[places[real]] = found.losses.double()[real]
         attributes.refuse_content()
-        target.total += sums.flat()
+        sums.finish()
         return tally
 
     def _listened(

@@ -222,13 +222,16 @@ class Taps:
         every = [*calls, *rows, *(part.squares() for part in parts), found.losses]
         return torch.cat([t.reshape(len(t), -1).double() for t in every], 1)
 
-    def zeros(self, name: str) -> Tensor:
-        """A sum of a parameter's parts, in the shape that they have."""
-        shape = self.layout.tensors[self.layout.names.index(name)].shape
+    def shape(self, name: str) -> torch.Size:
+        """The shape of a sum of a parameter's parts."""
         if name in self.homes:
             layer, own = self.homes[name]
-            shape = layer.shape(own)
-        return torch.zeros(shape, dtype=torch.float64, device=self.layout.device)
+            return layer.shape(own)
+        return self.layout.tensors[self.layout.names.index(name)].shape
+
+    def zeros(self, name: str) -> Tensor:
+        """A sum of a parameter's parts that has nothing yet."""
+        return torch.zeros(self.shape(name), dtype=torch.float64, device=self.layout.device)
 
     def arranged(self, name: str, total: Tensor) -> Tensor:
         """A sum of a parameter's parts, in the parameter's own shape."""
@@ -239,26 +242,33 @@ class Taps:
 
 
 class Sums:
-    """The sums of a pass, parameter by parameter."""
+    """The sums of a pass, parameter by parameter, in the shapes that their parts have."""
 
-    def __init__(self, taps: Taps, scaled: Scaled, blocks: Sequence[int]):
-        self.taps, self.scaled = taps, scaled
+    def __init__(self, taps: Taps, scaled: Scaled, blocks: Sequence[int], target: BoundedSum):
+        self.taps, self.scaled, self.target = taps, scaled, target
         self.blocks = dict(zip(taps.layout.names, blocks, strict=True))
-        self.sums = {name: taps.zeros(name) for name in taps.layout.names}
+        self.homes = dict(zip(taps.layout.names, taps.layout.split(target.total), strict=True))
+        # a sum that has the order of the total is written there at once
+        self.sums = {
+            name: home if home.is_contiguous() and taps.shape(name) == home.shape
+            else taps.zeros(name)
+            for name, home in self.homes.items()
+        }  # fmt: skip
 
-    def add(self, found: Found, real: Tensor, target: BoundedSum) -> Tensor:
+    def add(self, found: Found, real: Tensor) -> Tensor:
         """Bound the contributions of a chunk, those that are real, and add them.
 
         Returns their norms.
         """
         parts = self.taps.parts(found, self.scaled)
         entries = [(part, self.blocks[name], self.sums[name]) for name, part in parts]
-        return target.add_parts(entries, real, self.scaled.rule, whole=self.scaled.whole)
+        return self.target.add_parts(entries, real, self.scaled.rule, whole=self.scaled.whole)
 
-    def flat(self) -> Tensor:
-        """All sums in the order of the layout."""
-        each = [self.taps.arranged(name, total) for name, total in self.sums.items()]
-        return self.taps.layout.join([total.unsqueeze(0) for total in each])[0]
+    def finish(self) -> None:
+        """Bring what was summed in another order into the total."""
+        for name, home in self.homes.items():
+            if self.sums[name] is not home:
+                home += self.taps.arranged(name, self.sums[name])
 
 
 @dataclass
