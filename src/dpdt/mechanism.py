@@ -52,7 +52,8 @@ class Columns:
         self.size = sum(pieces) * piece
         self.sizes = [number * piece for number in pieces]
         numbers = torch.arange(self.count, device=device)
-        self.block_of = numbers.repeat_interleave(torch.tensor(pieces, device=device))
+        repeats = torch.tensor(pieces, device=device)
+        self.block_of = numbers.repeat_interleave(repeats, output_size=sum(pieces))
 
     def squares(self, x: Tensor) -> Tensor:
         """‖x_g‖² of every row and block of a float64 x: [rows, blocks]."""

@@ -13,6 +13,7 @@ vmap, and is computed one by one.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -117,19 +118,19 @@ class Keyed(TorchFunctionMode):
         shape = list(input.shape)
         if spatial is not None:
             shape = shape[: len(shape) - spatial] + [1] * spatial
-        keep = self._uniform(shape, input.device) >= p
+        keep = self._draws(shape, input.device) >= math.ceil(p * 2.0**53)
         factor = torch.where(keep, 1.0 / (1.0 - p) if p < 1.0 else 0.0, 0.0).to(input.dtype)
         return input.mul_(factor) if inplace else input * factor
 
-    def _uniform(self, shape: list[int], device: torch.device) -> Tensor:
-        """Numbers in [0, 1), one for each entry."""
+    def _draws(self, shape: list[int], device: torch.device) -> Tensor:
+        """Numbers from 0 to 2⁵³ − 1, one for each entry. Not every device has float64."""
         self.calls += 1
         size = 1
         for side in shape:
             size *= side
         entries = torch.arange(size, device=device) * GOLDEN  # wraps around, as it should
         bits = mix(mix(mix(self.state) + self.calls) + entries)
-        return (((bits >> 11) & (2**53 - 1)).double() * 2.0**-53).reshape(shape)
+        return ((bits >> 11) & (2**53 - 1)).reshape(shape)
 
 
 # What is replaced, and how many dimensions behind the channels share a draw.
