@@ -41,6 +41,8 @@ class Head:
         layer, trained = cls.layer_of(model), {id(t) for t in layout.tensors}
         if layer is None or trained != {id(p) for p in layer.parameters()} or layout.count != 1:
             return None
+        if layout.place != layout.device:  # no float64 there
+            return None
         return cls(layer)
 
     @staticmethod

@@ -43,7 +43,7 @@ class Pass:
 
     def products(self, head: Head, scale: float, target: BoundedSum) -> Tally:
         """Single examples of a linear head, as outer products."""
-        own = BoundedSum(Columns([head.width]), self.clip)
+        own = BoundedSum(Columns([head.width], device=self.columns.device), self.clip)
         tally = Tally()
         for places in self._chunks():
             x, y = self._gather(places)
@@ -55,7 +55,7 @@ class Pass:
                 inputs if bool(real.all()) else inputs[real],
                 constant=head.layer.bias is not None,
             )
-            self.losses[places[real]] = losses[real]
+            self.losses[places[real]] = losses[real].cpu()
             tally.add(_seen(norms))
         target.total += head.flat(self.owner.layout, own.total)
         return tally
@@ -80,13 +80,13 @@ class Pass:
         owner, layout = self.owner, self.owner.layout
         filled = torch.tensor([self.batch.sizes[max(0, int(i))] > 0 for i in places])
         size = max(self.batch.sizes)
-        out = torch.zeros(len(places), layout.size, dtype=layout.dtype)
+        out = torch.zeros(len(places), layout.size, dtype=layout.dtype, device=layout.device)
         if not bool(filled.any()):
             return out
         part = out if bool(filled.all()) else out[filled]
         data = self._gather(places[filled])
         numbers = torch.from_numpy(self.batch.numbers)[places[filled].clamp_min(0)]
-        keyed = (owner.seed, self.batch.step, numbers) if self.how.keyed else None
+        keyed = (owner.seed, self.batch.step, numbers.to(layout.place)) if self.how.keyed else None
         seeded(owner.seed, self.batch.step, -1)
         values = vectorised(model, owner.loss, layout, data, part, size, keyed)
         attributes.refuse_buffers()
@@ -94,7 +94,7 @@ class Pass:
         if part is not out:
             out[filled] = part
         real = (places >= 0) & filled
-        self.losses[places[real]] = values.double()[(places >= 0)[filled]]
+        self.losses[places[real]] = values.cpu().double()[(places >= 0)[filled]]
         return out
 
     def apart(self, target: BoundedSum) -> Tally:
@@ -150,7 +150,7 @@ class Pass:
         if seed:
             seeded(owner.seed, self.batch.step, int(self.batch.numbers[k]))
         attributes.restore()
-        self.losses[k] = looped(model, owner.loss, layout, data, out).double()
+        self.losses[k] = looped(model, owner.loss, layout, data, out)
         attributes.refuse_buffers()
         attributes.restore()
         return out

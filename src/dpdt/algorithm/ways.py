@@ -107,8 +107,9 @@ def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | Non
     if not size:
         return None
     rows = rows_of(owner.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))
-    keys = torch.zeros(rows, dtype=torch.int64)
-    buffers = [torch.empty(rows, layout.size, dtype=layout.dtype) for _ in range(2)]
+    keys = torch.zeros(rows, dtype=torch.int64, device=layout.place)
+    buffer = torch.empty(rows, layout.size, dtype=layout.dtype, device=layout.device)
+    buffers = [buffer, torch.empty_like(buffer)]
     tries = tries_of(layout.size)
     model = owner.copy()
     attributes = Attributes(model)
