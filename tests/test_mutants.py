@@ -314,7 +314,7 @@ class TestSampling:
         step, loader = prepare(
             nn.Linear(6, 3), examples(), method="dpsgd", noise=1.0, batch_size=1, epochs=10
         )
-        assert loader.sampler.rate == step.plan.header.rate == 1 / 40
+        assert loader.draws.sampler.rate == step.plan.header.rate == 1 / 40
         batches = list(loader)
         assert len(batches) == step.plan.steps == 400
         empty = [batch for batch in batches if not batch.sizes]

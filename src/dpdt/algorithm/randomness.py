@@ -44,6 +44,32 @@ def seed_of(seed: int, step: int, key: int) -> int:
     return int(mix(state + GOLDEN)) % 2**32
 
 
+class _Mps:
+    """torch.mps, in the words of torch.cuda."""
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return torch.backends.mps.is_available()
+
+    @staticmethod
+    def get_rng_state_all() -> list[Tensor]:
+        return [torch.mps.get_rng_state()]
+
+    @staticmethod
+    def set_rng_state_all(states: list[Tensor]) -> None:
+        torch.mps.set_rng_state(states[0])
+
+    @staticmethod
+    def manual_seed_all(seed: int) -> None:
+        torch.mps.manual_seed(seed)
+
+
+def _states() -> dict[Any, list[Tensor]]:
+    """The generators' states of all devices in use besides the CPU. A GPU has its own generator."""
+    devices: tuple[Any, ...] = (torch.cuda, torch.xpu, _Mps)
+    return {d: d.get_rng_state_all() for d in devices if d.is_initialized()}
+
+
 class Globals:
     """The states of all generators that a model may draw from without saying so."""
 
@@ -51,11 +77,14 @@ class Globals:
         self.torch = torch.get_rng_state()
         self.python = random.getstate()
         self.numpy: Any = np.random.get_state()
+        self.elsewhere = _states()
 
     def restore(self) -> None:
         torch.set_rng_state(self.torch)
         random.setstate(self.python)
         np.random.set_state(self.numpy)
+        for device, states in self.elsewhere.items():
+            device.set_rng_state_all(states)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -63,6 +92,12 @@ class Globals:
             and torch.equal(self.torch, other.torch)
             and self.python == other.python
             and all(np.array_equal(a, b) for a, b in zip(self.numpy, other.numpy, strict=True))
+            and self.elsewhere.keys() == other.elsewhere.keys()
+            and all(
+                torch.equal(a, b)
+                for device, states in self.elsewhere.items()
+                for a, b in zip(states, other.elsewhere[device], strict=True)
+            )
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -84,6 +119,8 @@ def seeded(seed: int, step: int, key: int) -> None:
     torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number)
+    for device in _states():
+        device.manual_seed_all(number)
 
 
 class Keyed(TorchFunctionMode):

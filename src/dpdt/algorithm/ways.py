@@ -18,6 +18,7 @@ from dpdt.algorithm.auxiliary import Contribute
 from dpdt.algorithm.batch import Batch, Data, leaves
 from dpdt.algorithm.gradients import channels_last, looped, vectorised
 from dpdt.algorithm.places import equal_places, made_up, made_up_weights, rows_of, tries_of
+from dpdt.algorithm.precision import Lowered
 from dpdt.algorithm.randomness import Globals
 from dpdt.algorithm.state import Attributes
 
@@ -104,7 +105,7 @@ def as_products(owner: Executor, batch: Batch) -> How | None:
 def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | None:
     """Many micro-batches at once, if the model allows and places are equal."""
     size, layout = size_of(owner, batch), owner.layout
-    if not size:
+    if not size or (isinstance(owner.loss, Lowered) and not batch.fixed):
         return None
     rows = rows_of(owner.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))
     keys = torch.zeros(rows, dtype=torch.int64, device=layout.place)

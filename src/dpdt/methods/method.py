@@ -57,6 +57,7 @@ class Job:
     plan: Plan
     noise: Randomness
     public: Any = None  # public inputs
+    usual: bool = False  # the loss is the cross-entropy of (x, y), perhaps in lower precision
     diagnose: bool = False  # compute the quantities of the convergence theory
 
     @property

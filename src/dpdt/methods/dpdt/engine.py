@@ -8,7 +8,6 @@ from dpdt.algorithm.engine import Decoupled
 from dpdt.errors import InputError
 from dpdt.methods.method import Job
 from dpdt.methods.ram import available, gigabytes
-from dpdt.models.loss import default_loss
 
 if TYPE_CHECKING:
     from dpdt.methods.dpdt import Dpdt
@@ -33,6 +32,6 @@ def engine(method: Dpdt, job: Job) -> Decoupled:
         noise=job.noise,
         seed=job.seed,
         diagnose=job.diagnose,
-        cross_entropy=job.loss is default_loss,
+        cross_entropy=job.usual,
         expected=max(1, round(train.batch_size / recipe.auxiliaries)),
     )

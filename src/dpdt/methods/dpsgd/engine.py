@@ -17,7 +17,6 @@ from dpdt.ledger import Setting
 from dpdt.mechanism import Columns, full_precision
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer, restore, saved
-from dpdt.models.loss import default_loss
 
 if TYPE_CHECKING:
     from dpdt.methods.dpsgd import Dpsgd
@@ -42,7 +41,7 @@ class DpsgdEngine:
             self.layout,
             auxiliaries=self.expected,
             seed=job.seed,
-            head=job.loss is default_loss and method.clipping == "flat",
+            head=job.usual and method.clipping == "flat",
         )
         self.optimizer = optimizer(method, list(self.layout.tensors))
 
