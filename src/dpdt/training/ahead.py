@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -48,6 +48,11 @@ class Draws:
         self.used += 1
         return found
 
+    def tasks(self, steps: range, number: int) -> Iterator[tuple[Tensor, int]]:
+        """What is to be read for these steps, from draw `number` on: examples, and the step."""
+        for ahead, step in enumerate(steps):
+            yield torch.from_numpy(self.look(number + ahead, step)[0]), step
+
     def move(self) -> None:
         """The run goes on at another step. Coins that were tossed are used there."""
         if not isinstance(self.sampler, PoissonSampler):  # a partition depends on the step
@@ -79,8 +84,12 @@ class Reader:
 
 def readers(
     reader: Reader, tasks: Iterator[tuple[Tensor, int]], workers: int, pinned: bool
-) -> Iterator[Data]:
-    """What the reader finds for every task, in order, read ahead by `workers` processes."""
+) -> Generator[Data]:
+    """What the reader finds for every task, in order, read ahead by `workers` processes.
+
+    To be closed, or the processes stay for seconds: if it is collected with what refers to it, or
+    with an error that does, its queues go first, and nobody tells the processes to end.
+    """
     loader: Any = DataLoader(
         reader,  # type: ignore[arg-type]
         sampler=tasks,
@@ -92,10 +101,14 @@ def readers(
         pin_memory=pinned,
         generator=torch.Generator(),  # otherwise a seed is drawn from the global one
     )
-    for found in loader:
-        if isinstance(found, InputError):
-            raise found
-        yield found
+    batches = iter(loader)
+    try:
+        for found in batches:
+            if isinstance(found, InputError):
+                raise found
+            yield found
+    finally:
+        batches._shutdown_workers()
 
 
 def _as_it_is(batch: Data) -> Data:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
@@ -69,7 +69,7 @@ class Loader:
         self.pinned = device.type == "cuda"  # memory that a GPU reads while the CPU goes on
         self.position = 0
         self.announce: Callable[[int], None] = lambda step: None
-        self._ahead: Iterator[Data] | None = None  # what is being read
+        self._ahead: Generator[Data] | None = None  # what is being read
         self._handed: dict[int, tuple[Handed, Batch]] = {}  # not yet used: as given, and our own
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class Loader:
             given = Handed.of(own)
             self._handed[step] = (given, own)
             yield given
-        self._ahead = None
+        self._stop_reading()
 
     def _batch(self, step: int) -> Batch:
         data = self._read_ahead(step)
@@ -110,24 +110,25 @@ class Loader:
         if not self.workers or not isinstance(self.data, Dataset):
             return None
         if self._ahead is None:
-            tasks = self._tasks(step, self.draws.used)
+            tasks = self.draws.tasks(range(step, self.steps), self.draws.used)
             self._ahead = readers(Reader(self.data, self.seed), tasks, self.workers, self.pinned)
+            weakref.finalize(self, self._ahead.close)  # it must not die in a cycle: see readers
         try:
             return next(self._ahead)
         except BaseException:  # it was announced, so its draw is used; the next one starts anew
-            self._ahead = None
+            self._stop_reading()
             self.draws.use(step)
             raise
 
-    def _tasks(self, first: int, number: int) -> Iterator[tuple[Tensor, int]]:
-        """What is to be read from a step on, in order: numbers of examples, and the step."""
-        for step in range(first, self.steps):
-            indices, _ = self.draws.look(number + step - first, step)
-            yield torch.from_numpy(indices), step
+    def _stop_reading(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
     def move(self, position: int) -> None:
         """Go on from another place; batches that were handed out are no longer taken."""
-        self.position, self._ahead = position, None
+        self._stop_reading()
+        self.position = position
         self.draws.move()
         self._handed.clear()
 
