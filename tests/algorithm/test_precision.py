@@ -52,7 +52,7 @@ def made(kind=Spy):
 def test_the_model_is_called_in_bfloat16_and_nothing_is_cached(options):
     model, seen = made(), set()
     model.note = lambda *found: seen.add(found)
-    low, step = finish(model, **LOW, **options)
+    low, _ = finish(model, **LOW, **options)
     # GEP's rule for public examples counts outputs, once, as the model is
     assert seen - {(torch.float32, True)} == {(torch.bfloat16, False)}
     full, _ = finish(made(), **options)

@@ -180,7 +180,7 @@ def test_a_process_that_reads_has_no_noise_and_no_coins():
     data = Curious()
     _, step, loader = started(data, workers=1, **POISSON)
     data.noise = step.noise
-    with pytest.raises(InputError, match="^a run cannot go on in a forked process"):
+    with pytest.raises(InputError, match=r"^a run cannot go on in a forked process"):
         next(iter(loader))
     reader = Reader(Restless(), 0)
     assert set(vars(reader)) == {"data", "seed"}
@@ -301,7 +301,7 @@ def test_a_batch_is_copied_only_for_who_looks_at_it():
     assert "data" not in vars(first)
     second = next(batches)
     second.data[0].data.numpy()[0, 0] += 1.0  # which torch does not count
-    with pytest.raises(InputError, match="^batch: was changed"):
+    with pytest.raises(InputError, match=r"^batch: was changed"):
         step(second)
 
 
