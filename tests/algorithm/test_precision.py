@@ -145,6 +145,11 @@ def test_bounds_by_construction_do_not_survive_rounding():
 def test_what_bfloat16_cannot_do_is_refused():
     with pytest.raises(InputError, match=r"^train.precision: .* float32, found float64"):
         prepare(nn.Linear(6, 3).double(), examples(), noise=1.0, batch_size=20, **LOW)
+    with pytest.raises(InputError, match=r"^train.precision: 'hidden-state-convex' rests"):
+        prepare(
+            bounded_linear(6, 3, 1.0), examples(), epsilon=8.0, accountant="hidden-state-convex",
+            batch_size=20, **LOW,
+        )  # fmt: skip
     with pytest.raises(InputError, match=r"^train.precision: diagnosing"):
         prepare(nn.Linear(6, 3), examples(), noise=1.0, batch_size=20, diagnose=True, **LOW)
 
