@@ -3,7 +3,7 @@
 All methods run in one process and take turns, so that whatever else the machine does hits them
 alike. Each round gives one ratio a method; the median over rounds is reported, and the quartiles.
 
-    make bench            or    python benchmarks/step.py [--case NAME]... [--rounds N] [--threads N]
+    make bench      or      python benchmarks/step.py [--case NAME] [--rounds N] [--threads N]
 """
 
 from __future__ import annotations

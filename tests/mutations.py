@@ -54,6 +54,9 @@ class Mutation:
     tests: tuple[str, ...]
 
 
+AHEAD = "tests/training/test_ahead.py"
+ELSEWHERE = "tests/training/test_devices.py"
+PRECISION = "tests/algorithm/test_precision.py"
 AGREES = "tests/algorithm/test_engine_agrees.py"
 AUGMENT = "tests/training/test_augment.py"
 BOUND = "tests/algorithm/test_bound.py"
@@ -235,8 +238,8 @@ MECHANISM = [
     Mutation(
         "mechanism.py",
         "the caller's autocast is left on",
-        'with torch.autocast("cpu", enabled=False):',
-        'with torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu")):',
+        "            if torch.is_autocast_enabled(device):\n",
+        "            if False:\n",
         (SUMS,),
     ),
     Mutation(
@@ -906,9 +909,9 @@ EXECUTOR = [
         "algorithm/passes.py",
         "attributes are not set back between auxiliaries",
         "        attributes.restore()\n"
-        "        self.losses[k] = looped(model, owner.loss, layout, data, out).double()\n"
+        "        self.losses[k] = looped(model, owner.loss, layout, data, out)\n"
         "        attributes.refuse_buffers()\n        attributes.restore()\n",
-        "        self.losses[k] = looped(model, owner.loss, layout, data, out).double()\n"
+        "        self.losses[k] = looped(model, owner.loss, layout, data, out)\n"
         "        attributes.refuse_buffers()\n",
         (CARRIES, SENSITIVITY),
     ),
@@ -1393,8 +1396,8 @@ STEPS = [
     Mutation(
         "training/step.py",
         "weights may be changed between steps",
-        ("            self._refuse_other_weights()\n            result"),
-        "            result",
+        ("            self._refuse_other_weights()\n            with repeatable"),
+        "            with repeatable",
         (HOLES_CONVEX,),
     ),
     Mutation(
@@ -1582,7 +1585,7 @@ STEPS = [
     Mutation(
         "training/step.py",
         "resume: the noise is repeated, the coins are not",
-        '        self.coins.resume(kept["coins"])\n',
+        '        self.loader.draws.resume(kept["coins"])\n',
         "",
         (STATE,),
     ),
@@ -1749,7 +1752,7 @@ STEPS = [
     Mutation(
         "training/loop.py",
         "a state's settings are not compared",
-        '"settings": _digest([asdict(plan.training), asdict(plan.header)]),',
+        '"settings": _digest([asdict(anywhere(plan.training)), asdict(plan.header)]),',
         '"settings": "",',
         (REPLAY,),
     ),
@@ -1808,16 +1811,16 @@ STEPS = [
         (
             "            self.announce(step)\n"
             "            self.position += 1\n"
-            "            batch = self._batch(step)\n"
-            "            given = replace(batch, data=tree_map(torch.clone, batch.data))\n"
-            "            self._handed[step] = (given, batch)\n"
+            "            own = self._batch(step)\n"
+            "            given = Handed.of(own)\n"
+            "            self._handed[step] = (given, own)\n"
             "            yield given\n"
         ),
         (
             "            self.position += 1\n"
-            "            batch = self._batch(step)\n"
-            "            given = replace(batch, data=tree_map(torch.clone, batch.data))\n"
-            "            self._handed[step] = (given, batch)\n"
+            "            own = self._batch(step)\n"
+            "            given = Handed.of(own)\n"
+            "            self._handed[step] = (given, own)\n"
             "            yield given\n"
             "            self.announce(step)\n"
         ),
@@ -1826,8 +1829,8 @@ STEPS = [
     Mutation(
         "training/loader.py",
         "the batch that is handed out is the one that is computed on",
-        "given = replace(batch, data=tree_map(torch.clone, batch.data))",
-        "given = batch",
+        "given = Handed.of(own)",
+        "given = own",
         (RESUMED,),
     ),
     Mutation(
@@ -1847,11 +1850,11 @@ STEPS = [
     Mutation(
         "training/loader.py",
         "empty Poisson batches are drawn again",
-        "        indices, sizes = self.sampler.batch(step)\n",
+        "        indices, sizes = self.draws.use(step)\n",
         (
-            "        indices, sizes = self.sampler.batch(step)\n"
+            "        indices, sizes = self.draws.use(step)\n"
             "        while not self.fixed and not len(indices):\n"
-            "            indices, sizes = self.sampler.batch(step)\n"
+            "            indices, sizes = self.draws.use(step)\n"
         ),
         (SAMPLED,),
     ),
@@ -2895,9 +2898,124 @@ RUNS = [
     ),
 ]
 
+DEVICES = [
+    Mutation(
+        "algorithm/layout.py",
+        "norms are computed where there is no float64",
+        "    except (RuntimeError, TypeError, NotImplementedError):\n        return False",
+        "    except (RuntimeError, TypeError, NotImplementedError):\n        return True",
+        (f"{ELSEWHERE}::test_flat_buffers_are_where_float64_is",),
+    ),
+    Mutation(
+        "algorithm/randomness.py",
+        "what a model draws on a GPU depends on who was computed before",
+        "        device.manual_seed_all(number)\n",
+        "        pass\n",
+        (f"{ELSEWHERE}::test_what_a_model_draws_on_a_gpu_is_its_own_too",),
+    ),
+    Mutation(
+        "algorithm/randomness.py",
+        "the generators of a GPU are not set back",
+        "            device.set_rng_state_all(states)\n",
+        "            pass\n",
+        (f"{ELSEWHERE}::test_what_a_model_draws_on_a_gpu_is_its_own_too",),
+    ),
+    Mutation(
+        "training/device.py",
+        "a GPU may give other bits when a step is repeated",
+        "        torch.use_deterministic_algorithms(True)\n",
+        "        pass\n",
+        (f"{ELSEWHERE}::TestRepeatable",),
+    ),
+    Mutation(
+        "training/step.py",
+        "steps are not repeatable",
+        "            with repeatable(self.loader.device):\n",
+        "            if True:\n",
+        (f"{ELSEWHERE}::TestRepeatable",),
+    ),
+    Mutation(
+        "training/depends.py",
+        "a run is resumed on another device",
+        '"device": facts(device),',
+        '"device": [],',
+        (f"{ELSEWHERE}::TestChoice",),
+    ),
+    Mutation(
+        "algorithm/precision.py",
+        "autocast keeps weights between auxiliaries",
+        "cache_enabled=False",
+        "cache_enabled=True",
+        (PRECISION,),
+    ),
+    Mutation(
+        "algorithm/precision.py",
+        "a loss stays in bfloat16",
+        "self.loss(model, data).float()",
+        "self.loss(model, data)",
+        (PRECISION,),
+    ),
+    Mutation(
+        "algorithm/ways.py",
+        "places are compared where bfloat16 hides their differences",
+        "if not size or (isinstance(owner.loss, Lowered) and not batch.fixed):",
+        "if not size:",
+        (PRECISION,),
+    ),
+    Mutation(
+        "methods/dpdt/__init__.py",
+        "bounds by construction are claimed for bfloat16",
+        'problem.bounds if train.precision == "float32" else None',
+        "problem.bounds",
+        (PRECISION,),
+    ),
+    Mutation(
+        "training/ahead.py",
+        "a checkpoint holds the coins of what was read ahead",
+        "return self._ahead[0][1] if self._ahead else self.coins.secrets()",
+        "return self.coins.secrets()",
+        (AHEAD,),
+    ),
+    Mutation(
+        "training/ahead.py",
+        "coins that were seen are tossed away",
+        "if not isinstance(self.sampler, PoissonSampler):",
+        "if True:",
+        (AHEAD,),
+    ),
+    Mutation(
+        "training/ahead.py",
+        "resume: coins that were tossed before are used",
+        "        self._ahead.clear()\n        self.coins.resume(kept)",
+        "        self.coins.resume(kept)",
+        (AHEAD,),
+    ),
+    Mutation(
+        "training/loader.py",
+        "a batch that failed leaves its coins to the next",
+        "            self.draws.use(step)\n            raise",
+        "            raise",
+        (AHEAD,),
+    ),
+    Mutation(
+        "training/loader.py",
+        "a batch that was looked at is not compared",
+        'if "data" in vars(batch):',
+        "if False:",
+        (AHEAD,),
+    ),
+    Mutation(
+        "training/loader.py",
+        "a batch is a view of the training data",
+        "tree_map(lambda t: t[numbers], self.data)",
+        "tree_map(lambda t: t[int(numbers[0]) : int(numbers[0]) + len(numbers)], self.data)",
+        (AHEAD,),
+    ),
+]
+
 MUTATIONS = [
     *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
-    *HIDDEN, *RUNS,
+    *HIDDEN, *RUNS, *DEVICES,
 ]  # fmt: skip
 
 

@@ -986,7 +986,7 @@ class Test13Resume:
         )  # fmt: skip
         home = {}
         for number in range(step.plan.header.batches):
-            indices, sizes = loader.sampler.batch(number)
+            indices, sizes = loader.draws.sampler.batch(number)
             for i, k in zip(indices, np.repeat(np.arange(5), sizes), strict=True):
                 home.setdefault(i, set()).add(int(k))
         assert len(home) == n

@@ -7,6 +7,7 @@ import random
 import threading
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -314,7 +315,7 @@ class TestSampling:
         step, loader = prepare(
             nn.Linear(6, 3), examples(), method="dpsgd", noise=1.0, batch_size=1, epochs=10
         )
-        assert loader.sampler.rate == step.plan.header.rate == 1 / 40
+        assert loader.draws.sampler.rate == step.plan.header.rate == 1 / 40
         batches = list(loader)
         assert len(batches) == step.plan.steps == 400
         empty = [batch for batch in batches if not batch.sizes]
@@ -1322,13 +1323,14 @@ class TestRun:
         source.parent.mkdir(parents=True)
         source.write_text("a = 1\n")
         monkeypatch.setattr(depends, "__file__", str(source))
-        found = [depends.depends_on(chosen, "start", [torch.zeros(3, 1)])]
+        depends_on = partial(depends.depends_on, device=torch.device("cpu"))
+        found = [depends_on(chosen, "start", [torch.zeros(3, 1)])]
         source.write_text("a = 2\n")
-        found.append(depends.depends_on(chosen, "start", [torch.zeros(3, 1)]))
-        found.append(depends.depends_on(chosen, "another", [torch.zeros(3, 1)]))
-        found.append(depends.depends_on(chosen, "another", [torch.ones(3, 1)]))
-        found.append(depends.depends_on(config.load("digits", ("train.seed=1",)), "another",
-                                        [torch.ones(3, 1)]))  # fmt: skip
+        found.append(depends_on(chosen, "start", [torch.zeros(3, 1)]))
+        found.append(depends_on(chosen, "another", [torch.zeros(3, 1)]))
+        found.append(depends_on(chosen, "another", [torch.ones(3, 1)]))
+        other = config.load("digits", ("train.seed=1",))
+        found.append(depends_on(other, "another", [torch.ones(3, 1)]))
         different = [[name for name in a if a[name] != b[name]] for a, b in pairwise(found)]
         assert different == [
             ["version of dpdt"], ["start of the model"], ["training data or public inputs"],

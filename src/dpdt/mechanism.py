@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -32,18 +32,18 @@ from dpdt.parts import BUFFER, Part
 # four times what rounding can do to a norm that is summed in float64, in any order, and to the
 # contribution that is scaled by this norm.
 SLACK = 2.0**-51
+DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla")  # that torch has autocast for
 LEAST, MOST = 1e-100, 1e100  # clips whose squares float64 can hold
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Switch off the caller's autocast, which would compute in half precision what is done here."""
-    with torch.autocast("cpu", enabled=False):
-        if not torch.cuda.is_available():
-            yield
-            return
-        with torch.autocast("cuda", enabled=False):
-            yield
+    with ExitStack() as stack:
+        for device in DEVICES:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 class Source(Protocol):
@@ -60,7 +60,8 @@ class Columns:
         self.size = sum(pieces) * piece
         self.sizes = [number * piece for number in pieces]
         numbers = torch.arange(self.count, device=device)
-        self.block_of = numbers.repeat_interleave(torch.tensor(pieces, device=device))
+        repeats = torch.tensor(pieces, device=device)
+        self.block_of = numbers.repeat_interleave(repeats, output_size=sum(pieces))
 
     def slices(self, rows: int) -> Iterator[tuple[slice, Tensor]]:
         """Stretches of columns that stay in the cache in float64, and the block of each piece."""

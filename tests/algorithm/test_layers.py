@@ -77,7 +77,7 @@ def compare(model, x, *, size=1, granularity="model", clip=0.05, factor=0.7, wei
     def contribute(rows, gradient, scratch):
         return gradient * factor * (1.0 if weights is None else weights), Tally()
 
-    total, losses, _ = executor.total(
+    total, _, _ = executor.total(
         batch, columns=layout.columns, clip=clips, contribute=contribute,
         scaled=Scaled(factor=factor, weights=weights),
     )  # fmt: skip

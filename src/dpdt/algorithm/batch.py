@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 Data = Any  # a tensor, or a tuple, list or mapping of them, examples along the first dimension
@@ -30,6 +31,11 @@ def tree_map(function: Callable[..., Any], data: Data, *others: Data) -> Data:
     if isinstance(data, tuple | list):
         return tuple(tree_map(function, *values) for values in zip(data, *others, strict=True))
     return data
+
+
+def on_device(data: Data, device: torch.device) -> Data:
+    """The batch on a device; tensors that are there already are not copied."""
+    return tree_map(lambda t: t.to(device), data)
 
 
 def leaves(data: Data) -> list[Tensor]:

@@ -24,6 +24,7 @@ from dpdt.algorithm.diagnostics import Diagnostics
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.precision import Lowered
 from dpdt.algorithm.recipe import Recipe
 from dpdt.algorithm.taps import Scaled
 from dpdt.algorithm.theory import Published, Theory
@@ -72,6 +73,11 @@ class Decoupled:
         diagnose: bool = False,
         expected: int = 1,
     ):
+        if diagnose and isinstance(loss, Lowered):
+            raise InputError(
+                "train.precision: diagnosing takes differences of gradients, which bfloat16 "
+                "cannot show; use float32"
+            )
         self.model, self.loss, self.recipe = model, loss, recipe
         self.layout = Layout(model, granularity)
         for name, values in (("clip", recipe.clip), ("noise", recipe.noise)):

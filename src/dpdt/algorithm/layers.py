@@ -131,7 +131,7 @@ class Convolution(Layer):
         """All at once: every micro-batch is a group of channels of one large convolution."""
         module, dims = self.module, self.module.weight.dim() - 2
         rows, size = call.input.shape[:2]
-        padded = self._padded(call.input.flatten(0, 1)).unflatten(0, (rows, size))
+        padded = torch.unflatten(self._padded(call.input.flatten(0, 1)), 0, (rows, size))
         x = padded.transpose(0, 1).flatten(1, 2)
         slope = call.slope.transpose(0, 1).flatten(1, 2)
         weight = x.new_empty(rows * module.out_channels, *module.weight.shape[1:])  # its shape
@@ -162,7 +162,7 @@ class Convolution(Layer):
 
     def _windows(self, x: Tensor) -> Tensor:
         """What every output saw: [rows, positions, window · channels], for [rows, size, …]."""
-        module, dims = self.module, self.module.weight.dim() - 2
+        module = self.module
         rows, size = x.shape[:2]
         padded = self._padded(x.flatten(0, 1)).movedim(1, -1).contiguous()
         sides, kernel = padded.shape[1:-1], module.kernel_size
@@ -237,7 +237,7 @@ class Normalised(Layer):
         module = self.module
         if isinstance(module, nn.GroupNorm):
             flat = F.group_norm(x.flatten(0, 1), module.num_groups, eps=module.eps)
-            return flat.unflatten(0, x.shape[:2])
+            return torch.unflatten(flat, 0, x.shape[:2])
         if isinstance(module, nn.LayerNorm):
             return F.layer_norm(x, module.normalized_shape, eps=module.eps)
         return F.rms_norm(x, module.normalized_shape, eps=module.eps)

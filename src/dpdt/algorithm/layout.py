@@ -22,6 +22,19 @@ PIECES = (256, 64, 16, 1)
 ENTRY = "entry"  # a granularity for audits: every single parameter is a block of its own
 
 
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes in float64, as norms and sums must be. Apple's MPS does not."""
+    try:
+        return float(torch.ones(1, dtype=torch.float64, device=device).add_(1.0)) == 2.0
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
+
+
+def in_float64(t: Tensor) -> Tensor:
+    """The same numbers in float64, on the CPU if their device has none."""
+    return (t if has_float64(t.device) else t.cpu()).double()
+
+
 def parameters_of(model: nn.Module) -> list[Parameter]:
     """The trained tensors of a model. A tensor shared by two layers is listed with the first."""
     owners: dict[int, tuple[str, nn.Module]] = {}
@@ -62,6 +75,10 @@ class Layout:
     Every block is padded with zeros to whole pieces of equal length. So one pass over pieces serves
     all blocks, however many there are. Padding holds 0 in every buffer, always. In the methods
     below, x is a [rows, size] buffer.
+
+    `place` is the device of the model, `device` that of the flat buffers. They are the same, unless
+    the model's device has no float64: then norms, sums and noise are computed on the CPU. Only
+    `join` and `scatter` pass from one to the other.
     """
 
     def __init__(self, model: nn.Module, granularity: str = "layer"):
@@ -77,7 +94,8 @@ class Layout:
                 "trained parameters must all be float32, or all float64, on one device; "
                 f"found {found}"
             )
-        self.dtype, self.device = self.tensors[0].dtype, self.tensors[0].device
+        self.dtype, self.place = self.tensors[0].dtype, self.tensors[0].device
+        self.device = self.place if has_float64(self.place) else torch.device("cpu")
         sizes = [block.size for block in self.blocks.blocks]
         # The longest piece that wastes at most a quarter; sums over a piece run in the buffer's
         # own precision, sums over pieces in float64.
@@ -101,8 +119,11 @@ class Layout:
         for members, padding in zip(self.blocks.members, self.padding, strict=True):
             parts += [self._flat(next(given)) for _ in members]
             if padding:
-                parts.append(self._zeros(rows, padding))
-        return torch.cat(parts, dim=1, out=out)
+                parts.append(parts[-1].new_zeros(rows, padding, dtype=self.dtype))
+        if parts[0].device == self.device:
+            return torch.cat(parts, dim=1, out=out)
+        joined = torch.cat(parts, dim=1).to(self.device)  # one move for all
+        return joined if out is None else out.copy_(joined)
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """A flat [size] vector as views in the parameters' shapes, in the order of `names`."""
@@ -144,8 +165,13 @@ class Layout:
     def scatter(self, theta: Tensor) -> None:
         """Write a flat θ back into the model."""
         with torch.no_grad():
-            for tensor, part in zip(self.tensors, self.split(theta), strict=True):
+            for tensor, part in zip(self.tensors, self.split(theta.to(self.place)), strict=True):
                 tensor.copy_(part)
+
+    def set_gradient(self, flat: Tensor) -> None:
+        """Make a flat vector the gradient that an optimizer finds in the model."""
+        for tensor, part in zip(self.tensors, self.split(flat.to(self.place)), strict=True):
+            tensor.grad = part.clone()
 
     def dots(self, x: Tensor, y: Tensor, scratch: Tensor | None = None) -> Tensor:
         """⟨x_g, y_g⟩ of every row and block, accumulated in float64: [rows, blocks]."""
@@ -176,10 +202,8 @@ class Layout:
             numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
             spread = numbers[self._block_of].repeat_interleave(self.piece)
             self._spread[padding] = (tuple(values), spread.where(self._real, padding))
-        return self._spread[padding][1]
+        kept: Tensor = self._spread[padding][1]
+        return kept
 
     def _by_piece(self, values: Tensor) -> Tensor:
         return values[:, self._block_of].unsqueeze(-1)
-
-    def _zeros(self, rows: int, number: int) -> Tensor:
-        return torch.zeros(rows, number, dtype=self.dtype, device=self.device)

@@ -51,7 +51,7 @@ class Pass:
         for places in self._chunks():
             found, real = self._listened(taps, places, model, attributes), places >= 0
             tally.add(_seen(sums.add(found, real)))
-            self.losses[places[real]] = found.losses.double()[real]
+            self.losses[places[real]] = found.losses.cpu().double()[real]
         attributes.refuse_content()
         sums.finish()
         return tally
@@ -62,6 +62,7 @@ class Pass:
         """What the taps of a chunk found."""
         owner = self.owner
         numbers = torch.from_numpy(self.batch.numbers)[places.clamp_min(0)]
+        numbers = numbers.to(owner.layout.place)
         keyed = (owner.seed, self.batch.step, numbers) if self.how.keyed else None
         seeded(owner.seed, self.batch.step, -1)
         found = taps.run(model, owner.loss, self._gather(places), len(places), keyed)
@@ -89,13 +90,13 @@ class Pass:
         owner, layout = self.owner, self.owner.layout
         filled = torch.tensor([self.batch.sizes[max(0, int(i))] > 0 for i in places])
         size = max(self.batch.sizes)
-        out = torch.zeros(len(places), layout.size, dtype=layout.dtype)
+        out = torch.zeros(len(places), layout.size, dtype=layout.dtype, device=layout.device)
         if not bool(filled.any()):
             return out
         part = out if bool(filled.all()) else out[filled]
         data = self._gather(places[filled])
         numbers = torch.from_numpy(self.batch.numbers)[places[filled].clamp_min(0)]
-        keyed = (owner.seed, self.batch.step, numbers) if self.how.keyed else None
+        keyed = (owner.seed, self.batch.step, numbers.to(layout.place)) if self.how.keyed else None
         seeded(owner.seed, self.batch.step, -1)
         values = vectorised(model, owner.loss, layout, data, part, size, keyed)
         attributes.refuse_buffers()
@@ -103,7 +104,7 @@ class Pass:
         if part is not out:
             out[filled] = part
         real = (places >= 0) & filled
-        self.losses[places[real]] = values.double()[(places >= 0)[filled]]
+        self.losses[places[real]] = values.cpu().double()[(places >= 0)[filled]]
         return out
 
     def apart(self, target: BoundedSum) -> Tally:
@@ -159,7 +160,7 @@ class Pass:
         if seed:
             seeded(owner.seed, self.batch.step, int(self.batch.numbers[k]))
         attributes.restore()
-        self.losses[k] = looped(model, owner.loss, layout, data, out).double()
+        self.losses[k] = looped(model, owner.loss, layout, data, out)
         attributes.refuse_buffers()
         attributes.restore()
         return out

@@ -64,7 +64,12 @@ def as_bytes(t: Tensor) -> Tensor:
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are equal to the bit, NaN included."""
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(as_bytes(a), as_bytes(b))
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.device != b.device:
+        return torch.equal(as_bytes(a), as_bytes(b))
+    plain = (t.detach().contiguous().flatten().view(torch.uint8) for t in (a, b))
+    return torch.equal(*plain)
 
 
 def made_up(data: Data, examples: int, seed: int = 0) -> Data:

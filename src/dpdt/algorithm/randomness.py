@@ -13,6 +13,7 @@ vmap, and is computed one by one.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,32 @@ def seed_of(seed: int, step: int, key: int) -> int:
     return int(mix(state + GOLDEN)) % 2**32
 
 
+class _Mps:
+    """torch.mps, in the words of torch.cuda."""
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return torch.backends.mps.is_available()
+
+    @staticmethod
+    def get_rng_state_all() -> list[Tensor]:
+        return [torch.mps.get_rng_state()]
+
+    @staticmethod
+    def set_rng_state_all(states: list[Tensor]) -> None:
+        torch.mps.set_rng_state(states[0])
+
+    @staticmethod
+    def manual_seed_all(seed: int) -> None:
+        torch.mps.manual_seed(seed)
+
+
+def _states() -> dict[Any, list[Tensor]]:
+    """The generators' states of all devices in use besides the CPU. A GPU has its own generator."""
+    devices: tuple[Any, ...] = (torch.cuda, torch.xpu, _Mps)
+    return {d: d.get_rng_state_all() for d in devices if d.is_initialized()}
+
+
 class Globals:
     """The states of all generators that a model may draw from without saying so."""
 
@@ -50,11 +77,14 @@ class Globals:
         self.torch = torch.get_rng_state()
         self.python = random.getstate()
         self.numpy: Any = np.random.get_state()
+        self.elsewhere = _states()
 
     def restore(self) -> None:
         torch.set_rng_state(self.torch)
         random.setstate(self.python)
         np.random.set_state(self.numpy)
+        for device, states in self.elsewhere.items():
+            device.set_rng_state_all(states)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -62,6 +92,12 @@ class Globals:
             and torch.equal(self.torch, other.torch)
             and self.python == other.python
             and all(np.array_equal(a, b) for a, b in zip(self.numpy, other.numpy, strict=True))
+            and self.elsewhere.keys() == other.elsewhere.keys()
+            and all(
+                torch.equal(a, b)
+                for device, states in self.elsewhere.items()
+                for a, b in zip(states, other.elsewhere[device], strict=True)
+            )
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -83,6 +119,8 @@ def seeded(seed: int, step: int, key: int) -> None:
     torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number)
+    for device in _states():
+        device.manual_seed_all(number)
 
 
 class Keyed(TorchFunctionMode):
@@ -117,19 +155,19 @@ class Keyed(TorchFunctionMode):
         shape = list(input.shape)
         if spatial is not None:
             shape = shape[: len(shape) - spatial] + [1] * spatial
-        keep = self._uniform(shape, input.device) >= p
+        keep = self._draws(shape, input.device) >= math.ceil(p * 2.0**53)
         factor = torch.where(keep, 1.0 / (1.0 - p) if p < 1.0 else 0.0, 0.0).to(input.dtype)
         return input.mul_(factor) if inplace else input * factor
 
-    def _uniform(self, shape: list[int], device: torch.device) -> Tensor:
-        """Numbers in [0, 1), one for each entry."""
+    def _draws(self, shape: list[int], device: torch.device) -> Tensor:
+        """Numbers from 0 to 2⁵³ − 1, one for each entry. Not every device has float64."""
         self.calls += 1
         size = 1
         for side in shape:
             size *= side
         entries = torch.arange(size, device=device) * GOLDEN  # wraps around, as it should
         bits = mix(mix(mix(self.state) + self.calls) + entries)
-        return (((bits >> 11) & (2**53 - 1)).double() * 2.0**-53).reshape(shape)
+        return ((bits >> 11) & (2**53 - 1)).reshape(shape)
 
 
 # What is replaced, and how many dimensions behind the channels share a draw.

@@ -256,21 +256,21 @@ def smoothness(
     if not bounds:
         return 0.0
     data, theta = batch.slice(*bounds[0]), layout.gather()
-    generator = torch.Generator(device=layout.device).manual_seed(0)
-    v = torch.randn(layout.size, generator=generator, dtype=layout.dtype, device=layout.device)
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(layout.size, generator=generator, dtype=layout.dtype).to(layout.device)
     v *= layout.spread((1.0,) * layout.count)  # padding stays 0
     reach = (1e-3 if layout.dtype == torch.float32 else 1e-5) * max(1.0, float(theta.norm()))
     estimate = 0.0
 
     def gradient(at: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(0)
+        seeded(0, 0, 0)
         layout.scatter(at)
         out = torch.empty_like(theta)
         looped(model, loss, layout, data, out.unsqueeze(0))
         return out
 
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with kept(), torch.no_grad():
             for _ in range(iterations):
                 v = v / v.norm()
                 product = (gradient(theta + reach * v) - gradient(theta - reach * v)) / (2 * reach)

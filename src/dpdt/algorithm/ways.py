@@ -18,6 +18,7 @@ from dpdt.algorithm.auxiliary import Contribute
 from dpdt.algorithm.batch import Batch, Data, leaves
 from dpdt.algorithm.gradients import channels_last, looped, vectorised
 from dpdt.algorithm.places import equal_places, made_up, made_up_weights, rows_of, tries_of
+from dpdt.algorithm.precision import Lowered
 from dpdt.algorithm.randomness import Globals
 from dpdt.algorithm.state import Attributes
 from dpdt.algorithm.taps import Scaled, Taps, block_numbers
@@ -94,45 +95,54 @@ def tapped(owner: Executor, batch: Batch, scaled: Scaled, columns: Columns) -> H
     """Many micro-batches at once, without their gradients, if the model allows."""
     size, layout = equal_size(batch), owner.layout
     blocks = block_numbers(layout, columns)
-    if not size or blocks is None:
+    blind = isinstance(owner.loss, Lowered) and not batch.fixed
+    if not size or blocks is None or blind or layout.place != layout.device:
         return None
-    two = torch.zeros(2, dtype=torch.int64)
-    for keyed in (None, (owner.seed, 0, two)):
-        model = owner.copy()
-        taps = Taps(model, layout, size, weighted=scaled.weights is not None)
-        try:
-            if not taps.probe(model, owner.loss, batch.data, keyed):
-                return None
-        except UNFIT:
-            continue
-        most = max(1, min(EXAMPLES // size, HELD // taps.held))
-        rows, attributes = rows_of(owner.auxiliaries, most), Attributes(model)
-        if keyed is not None:
-            keyed = (owner.seed, 0, two[:1].expand(rows))
+    model = owner.copy()
+    attributes = Attributes(model)
+    found = _probed(owner, batch, size, scaled, model)
+    if found is None:
+        return None
+    taps, keyed = found
+    rows = rows_of(owner.auxiliaries, max(1, min(EXAMPLES // size, HELD // taps.held)))
+    keys = (owner.seed, 0, torch.zeros(rows, dtype=torch.int64, device=layout.place))
 
-        def bits(examples: Data, trial: int, keyed: Any = keyed) -> Tensor:
-            weights = made_up_weights(layout.tensors, trial)
-            attributes.restore()
-            return taps.bits(taps.run(model, owner.loss, examples, rows, keyed, weights), scaled)
+    def bits(examples: Data, trial: int) -> Tensor:
+        weights = made_up_weights(layout.tensors, trial)
+        attributes.restore()
+        key = keys if keyed else None
+        return taps.bits(taps.run(model, owner.loss, examples, rows, key, weights), scaled)
 
-        tries = tries_of(layout.size)
-        classes = 1 if batch.fixed else equal_places(bits, batch.data, size, rows, tries)
-        if classes is None:
-            return None
-        return How(
-            taps=taps, blocks=tuple(blocks), rows=rows, classes=classes, keyed=keyed is not None
-        )
+    classes: int | None = 1
+    if not batch.fixed:
+        classes = equal_places(bits, batch.data, size, rows, tries_of(layout.size))
+    if classes is None:
+        return None
+    return How(taps=taps, blocks=tuple(blocks), rows=rows, classes=classes, keyed=keyed)
+
+
+def _probed(
+    owner: Executor, batch: Batch, size: int, scaled: Scaled, model: nn.Module
+) -> tuple[Taps, bool] | None:
+    """Taps that fit the model, and whether it has dropout; None if there are none."""
+    keys = torch.zeros(2, dtype=torch.int64, device=owner.layout.place)
+    for keyed in (None, (owner.seed, 0, keys)):
+        taps = Taps(model, owner.layout, size, weighted=scaled.weights is not None)
+        with suppress(*UNFIT):
+            fit = taps.probe(model, owner.loss, batch.data, keyed)
+            return (taps, keyed is not None) if fit else None
     return None
 
 
 def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | None:
     """Many micro-batches at once, if the model allows and places are equal."""
     size, layout = size_of(owner, batch), owner.layout
-    if not size:
+    if not size or (isinstance(owner.loss, Lowered) and not batch.fixed):
         return None
     rows = rows_of(owner.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))
-    keys = torch.zeros(rows, dtype=torch.int64)
-    buffers = [torch.empty(rows, layout.size, dtype=layout.dtype) for _ in range(2)]
+    keys = torch.zeros(rows, dtype=torch.int64, device=layout.place)
+    buffer = torch.empty(rows, layout.size, dtype=layout.dtype, device=layout.device)
+    buffers = [buffer, torch.empty_like(buffer)]
     tries = tries_of(layout.size)
     model = owner.copy()
     attributes = Attributes(model)

@@ -21,6 +21,7 @@ from dpdt.config import Config
 from dpdt.data import facts
 from dpdt.data.access import count
 from dpdt.errors import InputError
+from dpdt.training import device
 from dpdt.training.loop import train
 
 
@@ -62,6 +63,7 @@ def train_shadow(config: Config, data: Any, public: Any, number: int) -> nn.Modu
     known = facts(config.data.name, config.data.limit)
     model = models.build(config.model, known, config.train.seed + 1 + number)
     learner = models.learner(model, config.model, config.train.augment)
+    learner.to(device.chosen(config.train.device, device.best()))  # as the run was
     using = replace(config.training, train=settings, privacy=privacy)
     train(learner, data, public=public, using=using)
     return learner

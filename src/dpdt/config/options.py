@@ -25,6 +25,9 @@ class Options(TypedDict, total=False):
     batch_size: int
     augment: bool
     seed: int
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["float32", "bfloat16"]
+    workers: int
     # [privacy]
     delta: float
     allow_large_delta: bool

@@ -193,7 +193,7 @@ class Marked(nn.Module):
         # attributes, since they are no nn.Parameters while another θ stands in for them
         parts: list[Any] = [reduce(getattr, n.split("."), self.inner) for n in self.names]
         flat = torch.cat([part.flatten() for part in parts])
-        chosen = flat[self.coordinates[(marks.abs() - 1).clamp(min=0)]]
+        chosen = flat[self.coordinates.to(flat.device)[(marks.abs() - 1).clamp(min=0)]]
         return self.inner(x), self.strength * marks.sign() * chosen
 
 

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpdt.algorithm.batch import tree_map
+from dpdt.algorithm.batch import on_device, tree_map
 from dpdt.data.access import take
 from dpdt.errors import InputError
 
 
 def classes_of(model: nn.Module, public: Any, method: str) -> int:
     """How many classes a model tells apart, from what it says of one public input."""
-    one = tree_map(torch.clone, take(public, torch.arange(1)))  # a model may write to its input
+    one = on_device(take(public, torch.arange(1)), next(model.parameters()).device)
+    one = tree_map(torch.clone, one)  # a model may write to its input
     try:
         with torch.no_grad():
             return int(model(one).shape[-1])

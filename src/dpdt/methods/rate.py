@@ -63,6 +63,7 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
     import torch
 
     from dpdt.algorithm.batch import tree_map
+    from dpdt.algorithm.layout import in_float64
     from dpdt.data.access import count, take
 
     generator = torch.Generator().manual_seed(0)
@@ -78,7 +79,7 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
                 outputs = _outputs(model, take(inputs, torch.tensor([i])), by_name)
             signs = torch.randint(2, outputs.shape, generator=generator).to(outputs) * 2.0 - 1.0
             gradients = torch.autograd.grad(outputs, trained, signs, allow_unused=True)
-            total = sum(float(g.double().square().sum()) for g in gradients if g is not None)
+            total = sum(float(in_float64(g).square().sum()) for g in gradients if g is not None)
             squares.append(total / outputs.numel())
     finally:
         for module, training in modes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dpdt.fields import choice, flag, integer, key, positive
 
 ACCOUNTANTS = ("composition", "hidden-state-convex", "hidden-state-contraction")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 RELATIONS = ("replace-one", "add-remove")
 
 
@@ -18,6 +19,9 @@ class TrainSettings:
     batch_size: int = integer(256, 1)
     augment: bool = flag(False)
     seed: int = integer(0, 0)
+    device: str = choice("auto", DEVICES)  # where to compute; no guarantee depends on it
+    precision: str = choice("float32", ("float32", "bfloat16"))  # of gradients, before bounding
+    workers: int = integer(0, 0)  # processes that read ahead in a torch Dataset
 
     def batches(self, examples: int) -> int:
         """How many mini-batches an epoch has."""

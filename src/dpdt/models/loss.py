@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpdt.algorithm.batch import Data
+from dpdt.algorithm.batch import Data, on_device
 from dpdt.data.access import count, take
 
 
@@ -33,9 +33,10 @@ def answers(model: nn.Module, part: Any, batch_size: int = 1000) -> tuple[Tensor
     was_training = model.training
     model.eval()
     outputs, labels = [], []
+    device = next(model.parameters()).device
     with torch.no_grad():
         for chosen in torch.split(torch.arange(count(part)), batch_size):
-            batch = take(part, chosen)
+            batch = on_device(take(part, chosen), device)
             if isinstance(batch, Mapping):
                 labels.append(batch["labels"])
                 inputs = {k: v for k, v in batch.items() if k != "labels"}
@@ -44,4 +45,4 @@ def answers(model: nn.Module, part: Any, batch_size: int = 1000) -> tuple[Tensor
                 outputs.append(model(batch[0]))
                 labels.append(batch[1])
     model.train(was_training)
-    return torch.cat(outputs), torch.cat(labels)
+    return torch.cat(outputs).cpu(), torch.cat(labels).cpu()

@@ -175,7 +175,7 @@ class Run:
 
         path = self._private(CHECKPOINT)
         try:
-            state: dict[str, Any] = torch.load(path, weights_only=True)
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
         except FileNotFoundError:
             raise InputError(
                 f"{self.path}: has no checkpoint; it was finished, or stopped too early"

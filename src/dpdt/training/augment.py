@@ -42,7 +42,7 @@ def crop_and_flip(x: Tensor, draws: Tensor, pad: int) -> Tensor:
     columns = torch.arange(width).expand(len(x), width)
     columns = offset[:, 1:] + torch.where(draws[:, 2:] < 0.5, columns, width - 1 - columns)
     padded = F.pad(x, (pad,) * 4)
-    flat = (rows.unsqueeze(2) * (width + 2 * pad) + columns.unsqueeze(1)).flatten(1)
+    flat = (rows.unsqueeze(2) * (width + 2 * pad) + columns.unsqueeze(1)).flatten(1).to(x.device)
     channels = padded.flatten(2)
     index = flat.unsqueeze(1).expand(-1, x.shape[1], -1)
     return channels.gather(2, index).view_as(x)

@@ -19,9 +19,10 @@ import torch
 from dpdt.config import Config
 from dpdt.data.access import fingerprint
 from dpdt.errors import InputError
+from dpdt.training.device import facts
 
 
-def depends_on(config: Config, start: str, seen: list[Any]) -> dict[str, str]:
+def depends_on(config: Config, start: str, seen: list[Any], device: torch.device) -> dict[str, str]:
     """Hashes of everything that a run's numbers depend on."""
     package = Path(__file__).parents[1]
     code = hashlib.sha256()
@@ -39,6 +40,7 @@ def depends_on(config: Config, start: str, seen: list[Any]) -> dict[str, str]:
             m.__version__ for m in (torch, numpy, randomgen)
         ],
         "processor or number of threads": machine,
+        "device": facts(device),
         "start of the model": start,
         "training data or public inputs": [fingerprint(part) for part in seen],
     }

@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
-from dpdt.algorithm.batch import Batch, leaves, tree_map
+from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
 from dpdt.algorithm.places import same_bits
-from dpdt.data.access import read, take
+from dpdt.data.access import read
 from dpdt.errors import InputError
-from dpdt.partition import Sampler
+from dpdt.training.ahead import Draws, Reader, readers
 from dpdt.training.augment import Augment
+
+
+class Handed(Batch):
+    """A batch as it is handed out. Its data are a copy, made when someone looks at them."""
+
+    own: Batch
+
+    @classmethod
+    def of(cls, own: Batch) -> Handed:
+        made = object.__new__(cls)
+        made.__dict__.update({k: v for k, v in vars(own).items() if k != "data"}, own=own)
+        return made
+
+    @cached_property
+    def data(self) -> Data:
+        return tree_map(torch.clone, self.own.data)
 
 
 class Loader:
     """Yields the mini-batches of a whole run, from wherever it stands to the last epoch.
 
     Guarantees: examples, grouping and order are decided by the partition. A batch is announced, and
-    so paid for, when it is handed out. The step accepts only batches that were handed out, each
-    once, in order, unchanged. It computes on a copy that was never handed out (`used`).
+    so paid for, when it is handed out, not when it is read ahead. The step accepts only batches
+    that were handed out, each once, in order, unchanged. It computes on data that were never handed
+    out (`used`).
 
     Args:
         seed: public, for Datasets that draw random numbers.
         alone: every auxiliary holds one example by construction, and has its number as key.
         fixed: sizes and places are the same whoever takes part (see Batch).
+        workers: processes that read ahead, if the data are a Dataset.
     """
 
     def __init__(
         self,
         data: Any,
-        sampler: Sampler,
+        draws: Draws,
         *,
         batches: int,
         steps: int,
@@ -42,13 +61,16 @@ class Loader:
         augment: Augment | None = None,
         alone: bool,
         fixed: bool,
+        workers: int = 0,
     ):
-        self.data, self.sampler, self.batches, self.steps = data, sampler, batches, steps
-        self.device, self.seed, self.augment = device, seed, augment
+        self.data, self.draws, self.batches, self.steps = data, draws, batches, steps
+        self.device, self.seed, self.augment, self.workers = device, seed, augment, workers
         self.alone, self.fixed = alone, fixed
+        self.pinned = device.type == "cuda"  # memory that a GPU reads while the CPU goes on
         self.position = 0
         self.announce: Callable[[int], None] = lambda step: None
-        self._handed: dict[int, tuple[Batch, Batch]] = {}  # not yet used: as given, and our own
+        self._ahead: Generator[Data] | None = None  # what is being read
+        self._handed: dict[int, tuple[Handed, Batch]] = {}  # not yet used: as given, and our own
 
     def __len__(self) -> int:
         return self.steps - self.position
@@ -58,47 +80,72 @@ class Loader:
             step = self.position
             self.announce(step)
             self.position += 1
-            batch = self._batch(step)
-            given = replace(batch, data=tree_map(torch.clone, batch.data))
-            self._handed[step] = (given, batch)
+            own = self._batch(step)
+            given = Handed.of(own)
+            self._handed[step] = (given, own)
             yield given
+        self._stop_reading()
 
     def _batch(self, step: int) -> Batch:
-        indices, sizes = self.sampler.batch(step)
+        data = self._read_ahead(step)
+        indices, sizes = self.draws.use(step)
         numbers = torch.from_numpy(indices)
-        if isinstance(self.data, Dataset):
+        if not isinstance(self.data, Dataset):
+            data = tree_map(lambda t: t[numbers], self.data)  # a copy, in any case
+        elif not self.workers:
             data = read(self.data, numbers, self.seed, step)
-        else:
-            data = tree_map(torch.clone, take(self.data, numbers))
         if self.augment is not None and len(indices):
             data = self.augment(data, indices, step)
         return Batch(
             step=step,
             epoch=step // self.batches,
-            data=tree_map(lambda t: t.to(self.device), data),
+            data=tree_map(lambda t: t.to(self.device, non_blocking=self.pinned), data),
             sizes=sizes,
             keys=tuple(map(int, indices)) if self.alone else None,
             fixed=self.fixed,
         )
 
+    def _read_ahead(self, step: int) -> Data:
+        """What other processes have read for a step, if there are such processes."""
+        if not self.workers or not isinstance(self.data, Dataset):
+            return None
+        if self._ahead is None:
+            tasks = self.draws.tasks(range(step, self.steps), self.draws.used)
+            self._ahead = readers(Reader(self.data, self.seed), tasks, self.workers, self.pinned)
+            weakref.finalize(self, self._ahead.close)  # it must not die in a cycle: see readers
+        try:
+            return next(self._ahead)
+        except BaseException:  # it was announced, so its draw is used; the next one starts anew
+            self._stop_reading()
+            self.draws.use(step)
+            raise
+
+    def _stop_reading(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
     def move(self, position: int) -> None:
         """Go on from another place; batches that were handed out are no longer taken."""
+        self._stop_reading()
         self.position = position
+        self.draws.move()
         self._handed.clear()
 
     def used(self, batch: Any, step: int) -> Batch:
-        """Our own copy of the batch of that step, if `batch` is the one that was handed out."""
+        """Our own batch of that step, if `batch` is the one that was handed out."""
         given, own = self._handed.get(step, (None, None))
         if given is None or own is None or batch is not given:
             raise InputError(
                 "batch: each batch of the loader that prepare() returned must be used once, in "
                 "order; the guarantee rests on it"
             )
-        mine, theirs = leaves(own.data), leaves(batch.data)
-        if len(mine) != len(theirs) or not all(map(same_bits, mine, theirs)):
-            raise InputError(
-                "batch: was changed after the loader handed it out; transform the data before "
-                "prepare(), each example by itself"
-            )
+        if "data" in vars(batch):  # someone has looked at it
+            mine, theirs = leaves(own.data), leaves(batch.data)
+            if len(mine) != len(theirs) or not all(map(same_bits, mine, theirs)):
+                raise InputError(
+                    "batch: was changed after the loader handed it out; transform the data before "
+                    "prepare(), each example by itself"
+                )
         del self._handed[step]
         return own

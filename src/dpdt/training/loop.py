@@ -19,6 +19,7 @@ from dpdt.accounting import Privacy
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss, linear_layer
+from dpdt.algorithm.precision import at_precision
 from dpdt.data.access import count, fingerprint, take
 from dpdt.errors import InputError
 from dpdt.fields import AUTO, PUBLIC
@@ -30,9 +31,11 @@ from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
 from dpdt.models.loss import accuracy, default_loss
 from dpdt.noise import Randomness
-from dpdt.partition import Sampler, owners
+from dpdt.partition import owners
 from dpdt.training import earlier
+from dpdt.training.ahead import Draws
 from dpdt.training.augment import Augment
+from dpdt.training.device import anywhere, place
 from dpdt.training.loader import Loader
 from dpdt.training.step import Step
 
@@ -90,6 +93,7 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
     given = _given(options)
     loss, public, users = given.get("loss", default_loss), given.get("public"), given.get("users")
     training = _training(given.get("using"), options)
+    device = place(model, training.train)
     if (training.privacy.unit == "user") != (users is not None):
         raise InputError(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
@@ -104,10 +108,10 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
         learner, data, loss = pulls.plant(learner, data, loss, plan)
     noise, coins = map(Randomness, _seeds(training.privacy.noise_seed))
     sampler = plan.sampler(source=coins, users=users, absent=given.get("absent"))
-    loader = _loader(data, sampler, plan, next(model.parameters()).device, users is not None)
+    loader = _loader(data, Draws(sampler, coins), plan, device, users is not None)
     job = Job(
         model=learner,
-        loss=loss,
+        loss=at_precision(loss, training.train.precision, device),
         plan=plan,
         noise=noise,
         public=public,
@@ -120,7 +124,6 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
         model=model,
         learner=learner,
         noise=noise,
-        coins=coins,
         identity=identity,
         seen=seen,
         whitened=ready.whitened,
@@ -133,11 +136,11 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
     return step, loader
 
 
-def _loader(data: Any, sampler: Sampler, plan: Plan, device: torch.device, users: bool) -> Loader:
+def _loader(data: Any, draws: Draws, plan: Plan, device: torch.device, users: bool) -> Loader:
     train, poisson = plan.training.train, plan.header.sampling == "poisson"
     return Loader(
         data,
-        sampler,
+        draws,
         batches=plan.header.batches,
         steps=plan.steps,
         device=device,
@@ -145,6 +148,7 @@ def _loader(data: Any, sampler: Sampler, plan: Plan, device: torch.device, users
         augment=Augment(train.seed, count(data)) if train.augment else None,
         alone=poisson and plan.header.per_example,
         fixed=not poisson and not users,  # how much a user holds may be what is replaced
+        workers=train.workers,
     )
 
 
@@ -198,7 +202,7 @@ def _identity(
     parts = [fingerprint(part) for part in (data, public) if part is not None]
     shapes = {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
     return {
-        "settings": _digest([asdict(plan.training), asdict(plan.header)]),
+        "settings": _digest([asdict(anywhere(plan.training)), asdict(plan.header)]),
         "users": _digest(None if users is None else owners(users)[0].tolist()),
         "model": _digest(shapes),
         "training data or public inputs": _digest(parts),

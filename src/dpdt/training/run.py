@@ -20,6 +20,7 @@ from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.ram import gigabytes
 from dpdt.models.loss import accuracy
 from dpdt.runs import Run
+from dpdt.training import device
 from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.loader import Loader
@@ -58,6 +59,7 @@ class Outcome:
 
 def load(config: Config) -> data.Examples:
     """The examples of a configuration, as its model reads them."""
+    device.chosen(config.train.device, device.best())  # refused before anything is read
     facts = data.facts(config.data.name, config.data.limit)
     models.check(config.model, facts)
     loaded = data.load(config.data.name, config.data.limit)
@@ -95,7 +97,8 @@ class Assembled:
         public, examples = data.set_aside(examples or load(config), config.data.public)
         if config.privacy.unit == "user" and examples.users is None:
             raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
-        model = models.build(config.model, facts, config.train.seed)
+        where = device.chosen(config.train.device, device.best())
+        model = models.build(config.model, facts, config.train.seed).to(where)
         planted = None
         if config.audit.canaries:
             wanted = canaries_of(config)
@@ -140,7 +143,8 @@ class Assembled:
     def depends(self, config: Config) -> dict[str, str]:
         coins = torch.from_numpy(self.planted.included) if self.planted else None
         parts = [part for part in (self.data, self.public, coins) if part is not None]
-        return depends_on(config, self.start, parts)
+        where = next(self.model.parameters()).device
+        return depends_on(config, self.start, parts, where)
 
 
 def run(

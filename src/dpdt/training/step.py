@@ -30,6 +30,7 @@ from dpdt.methods.method import Engine
 from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness
 from dpdt.training import earlier
+from dpdt.training.device import repeatable
 from dpdt.training.loader import Loader
 
 
@@ -45,14 +46,13 @@ class Step:
         model: nn.Module,
         learner: nn.Module,
         noise: Randomness,
-        coins: Randomness,
         identity: Callable[[], dict[str, str]],
         seen: str,
         whitened: Whitened | None = None,
     ):
         self.engine, self.loader, self.plan = engine, loader, plan
         self.delta = plan.training.privacy.delta
-        self.noise, self.coins = noise, coins
+        self.noise = noise
         self.whitened = whitened  # the model that is trained, if it is not the user's own
         self.writer = LedgerWriter(plan.header)
         self.run = secrets.token_hex(16)  # which run this is; says nothing about it
@@ -70,7 +70,8 @@ class Step:
         own = self.loader.used(batch, self.engine.steps)
         with self._voiding():
             self._refuse_other_weights()
-            result = self.engine.step(own, self.plan.at(own.step))
+            with repeatable(self.loader.device):
+                result = self.engine.step(own, self.plan.at(own.step))
             self._settle()
         return result
 
@@ -196,7 +197,7 @@ class Step:
 
     def secrets(self) -> dict[str, Any]:
         """The noise and coins from here on, for a run's folder. As secret as the data."""
-        return {"noise": self.noise.secrets(), "coins": self.coins.secrets()}
+        return {"noise": self.noise.secrets(), "coins": self.loader.draws.secrets()}
 
     def resume(self, state: dict[str, Any], kept: dict[str, Any]) -> None:
         """Go on bit for bit, with the same draws. The ledger's file must be open again.
@@ -214,7 +215,7 @@ class Step:
         if planned != _settings(ledger.runs):
             raise InputError("the ledger has other settings than the run would have now")
         self.noise.resume(kept["noise"])
-        self.coins.resume(kept["coins"])
+        self.loader.draws.resume(kept["coins"])
 
     def _refuse_another(self, state: dict[str, Any]) -> None:
         mine, theirs = self._identity(), state["identity"]

@@ -165,7 +165,8 @@ class Dpdt(Method):
                 "threshold that never increases, so it no longer bounds the bias κ",
                 stacklevel=2,
             )
-        bounds = problem.bounds
+        # rounding to bfloat16 may leave the bounds that hold by construction
+        bounds = problem.bounds if train.precision == "float32" else None
         header = Header(
             method=self.name,
             examples=problem.examples,

@@ -41,6 +41,11 @@ def check(method: Dpdt, train: TrainSettings, privacy: PrivacySettings) -> None:
             "from, such as 0.1",
         ),
         (
+            privacy.accountant == "hidden-state-convex" and train.precision != "float32",
+            "train.precision: 'hidden-state-convex' rests on bounds of exact gradients, so it must "
+            f"be float32, found {train.precision!r}",
+        ),
+        (
             privacy.unit == "user" and method.per_example,
             "method.auxiliaries: with unit 'user' all of a user's examples share an auxiliary, "
             "so give a number",

@@ -62,8 +62,7 @@ class DpsgdEngine:
                 ),
             )
             direction = aggregate(self.layout, total, self.expected, setting, drawn)
-        for tensor, part in zip(self.layout.tensors, self.layout.split(direction), strict=True):
-            tensor.grad = part.clone()
+        self.layout.set_gradient(direction)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
@@ -78,7 +77,8 @@ class DpsgdEngine:
             return self.layout.columns, clip
         sizes = [t.numel() for t in self.layout.tensors]
         sizes[-1] += self.layout.padding[0]
-        return Columns(sizes), (clip[0] / len(sizes) ** 0.5,) * len(sizes)
+        shares = (clip[0] / len(sizes) ** 0.5,) * len(sizes)
+        return Columns(sizes, device=self.layout.device), shares
 
     def _normalise(self, rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
         """Automatic clipping (Bu et al. 2023): every gradient gets norm clip·‖g‖/(‖g‖ + γ)."""

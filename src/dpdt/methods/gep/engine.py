@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dpdt.algorithm.auxiliary import Tally
-from dpdt.algorithm.batch import Batch, Data
+from dpdt.algorithm.batch import Batch, Data, on_device
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import vectorised
@@ -55,7 +55,8 @@ class GepEngine:
         self.executor = Executor(model, job.loss, self.layout, auxiliaries=expected, seed=job.seed)
         classes = classes_of(model, public, method.name)
         drawn = np.random.default_rng((job.seed, 4)).integers(classes, size=count(public))
-        self.anchors = (public, torch.from_numpy(drawn))  # labels at random: none are public
+        # labels at random: none are public
+        self.anchors = on_device((public, torch.from_numpy(drawn)), self.layout.place)
         self.groups = _groups(self.layout, method.groups)
         most = sum(min(count(public), g.stop - g.start) for g in self.groups)
         if method.directions > most:
@@ -84,7 +85,7 @@ class GepEngine:
 
             total, losses, tally = self.executor.total(
                 batch,
-                columns=Columns([width, layout.size]),
+                columns=Columns([width, layout.size], device=layout.device),
                 clip=setting.clip,
                 contribute=contribute,
                 whole=True,
@@ -96,8 +97,7 @@ class GepEngine:
                 for part, sigma, s in zip(parts, setting.noise, setting.spacing, strict=True)
             ]  # fmt: skip
             direction = self._expand(noisy[0], basis) + noisy[1]
-        for tensor, part in zip(layout.tensors, layout.split(direction), strict=True):
-            tensor.grad = part.clone()
+        layout.set_gradient(direction)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
@@ -117,11 +117,12 @@ class GepEngine:
 
     def _gradients(self, data: Data) -> Tensor:
         """The gradient of every public example: [examples, parameters]."""
-        out = torch.empty(count(data), self.layout.size, dtype=self.layout.dtype)
-        keys = (self.seed, self.steps, torch.arange(count(data)))
+        layout = self.layout
+        out = torch.empty(count(data), layout.size, dtype=layout.dtype, device=layout.device)
+        keys = (self.seed, self.steps, torch.arange(count(data), device=layout.place))
         with torch.no_grad(), kept():
             seeded(self.seed, self.steps, -1)
-            vectorised(self.executor.copy(), self.loss, self.layout, data, out, 1, keys)
+            vectorised(self.executor.copy(), self.loss, layout, data, out, 1, keys)
         return out
 
     def basis(self) -> list[Tensor]:
@@ -135,7 +136,7 @@ class GepEngine:
         for group, number in zip(self.groups, shares.tolist(), strict=True):
             a = anchors[:, group]
             number = min(number, *a.shape)
-            q = torch.randn(number, a.shape[1], generator=generator, dtype=a.dtype)
+            q = torch.randn(number, a.shape[1], generator=generator, dtype=a.dtype).to(a.device)
             for _ in range(self.method.power_iterations):
                 q = torch.linalg.qr(((q @ a.t()) @ a).t()).Q.t()
             result.append(q)
@@ -143,7 +144,7 @@ class GepEngine:
 
     def _expand(self, w: Tensor, basis: list[Tensor]) -> Tensor:
         """Coordinates back to a gradient; padding between groups stays 0."""
-        out = torch.zeros(self.layout.size, dtype=w.dtype)
+        out = w.new_zeros(self.layout.size)
         parts = torch.split(w, [len(b) for b in basis])
         for group, part, b in zip(self.groups, parts, basis, strict=True):
             out[group] = part @ b

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dpdt.accounting import pate as votes
-from dpdt.algorithm.batch import Batch, Data, tree_map
+from dpdt.algorithm.batch import Batch, Data, on_device, tree_map
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.randomness import kept, seeded
 from dpdt.algorithm.state import Tainted
@@ -41,7 +41,8 @@ class PateEngine:
         model, plan = job.model, job.plan
         self.model, self.loss, self.method, self.plan = model, job.loss, method, plan
         # a copy: a model may write to what it is given
-        self.public = tree_map(torch.clone, job.public)
+        self.device = next(model.parameters()).device
+        self.public = tree_map(torch.clone, on_device(job.public, self.device))
         self.noise, self.train = job.noise, plan.training.train
         self.steps = 0
         self.start = copy.deepcopy(model)
@@ -92,7 +93,7 @@ class PateEngine:
         with torch.no_grad():
             queries = take(self.public, torch.arange(self.queries))
             winners: Tensor = teacher(tree_map(torch.clone, queries)).argmax(-1)
-        return winners, loss
+        return winners.cpu(), loss
 
     def _ask(self, query: int, setting: Setting) -> None:
         """Confident GNMax on one public example."""
@@ -111,7 +112,7 @@ class PateEngine:
         if not self.answers:
             return 0.0
         chosen = torch.tensor(list(self.answers))
-        labels = torch.tensor(list(self.answers.values()))
+        labels = torch.tensor(list(self.answers.values()), device=self.device)
         return self._fit(
             self.model, (take(self.public, chosen), labels), self.train.epochs, self.steps
         )

@@ -9,6 +9,7 @@ from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.randomness import kept, seeded
 from dpdt.ledger import Setting
+from dpdt.mechanism import full_precision
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer, restore, saved
 
@@ -28,7 +29,7 @@ class PlainEngine:
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         for group in self.optimizer.param_groups:
             group["lr"] = self.method.lr * self._factor()
-        with kept():
+        with full_precision(), kept():
             seeded(self.seed, self.steps, 0)
             loss = self.loss(self.model, batch.data)
             loss.backward()  # type: ignore[no-untyped-call]
