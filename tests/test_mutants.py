@@ -23,10 +23,10 @@ from dpdt.accounting.gaussian import epsilon_of, log_delta
 from dpdt.accounting.hidden_state import HiddenStateConvex
 from dpdt.algorithm import executor, passes, ways
 from dpdt.algorithm.batch import Batch
-from dpdt.algorithm.gradients import Head
 from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import equal_places, same_bits
 from dpdt.algorithm.randomness import seeded
+from dpdt.algorithm.taps import Taps
 from dpdt.algorithm.ways import How
 from dpdt.errors import InputError
 from dpdt.lattice import FINE, on_lattice, spacing
@@ -37,6 +37,7 @@ from dpdt.methods.gep.engine import GepEngine
 from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, owners
+from dpdt.parts import Products
 from dpdt.runs import Run
 from dpdt.training import depends, grid, recorder
 from dpdt.training import run as running
@@ -112,9 +113,14 @@ class TestCore:
         """The norm on the right is lost below 1e-154; a long left side would make up for it."""
         for left, right in ((1e150, 1e-165), (1e-165, 1e150), (1e200, 1e-200), (1e35, 1e-36)):
             total = BoundedSum(Columns([9]), (1e-30,))
-            sides = (torch.full((1, 3), v, dtype=torch.float64) for v in (left, right))
-            total.add_products(*sides, constant=False)
-            assert float(total.total.norm()) <= 1e-30
+            for positions in (1, 2):
+                sides = [
+                    torch.full((1, positions, 3), v, dtype=torch.float64) for v in (left, right)
+                ]
+                found = torch.zeros(3, 3, dtype=torch.float64)
+                part = (Products(*sides), 0, found)
+                total.add_parts([part], torch.tensor([True]), torch.ones_like)
+                assert 0.0 < float(found.norm()) <= 1e-30
 
 
 class Given:
@@ -410,7 +416,7 @@ class TestPlaces:
         assert (how.rows > 0) == (found is not None)
         if found is not None:
             assert how.classes == found
-            assert how.head == isinstance(step.engine.model, nn.Linear)
+            assert how.taps is not None
 
     def test_which_places_are_equal_is_found_on_made_up_inputs(self):
         like = (torch.full((5, 4), 777.0), torch.full((5,), 7))
@@ -506,6 +512,7 @@ class TestPlaces:
         )  # fmt: skip
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
         monkeypatch.setattr(ways, "EXAMPLES", 16)
+        monkeypatch.setattr(ways, "tapped", lambda *_: None)
         step, batches = poisson_step(deep(), **{**options_of(method), "method": method})
         numbers = set()
         for batch in batches:
@@ -515,19 +522,23 @@ class TestPlaces:
         assert set(rows) == {16}
         assert set(split) == ({16} if method == "gep" else set())
 
-    def test_as_many_rows_are_computed_for_products(self, monkeypatch):
-        rows, inner = [], Head.differentiate
-        monkeypatch.setattr(
-            Head, "differentiate", lambda self, x, y: rows.append(len(x)) or inner(self, x, y)
-        )
+    def test_as_many_rows_are_computed_by_taps(self, monkeypatch):
+        rows, inner = [], Taps.run
+
+        def run(self, model, loss, data, number, *rest):
+            rows.append(number)
+            return inner(self, model, loss, data, number, *rest)
+
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
-        monkeypatch.setattr(ways, "OUTER", 96)
+        monkeypatch.setattr(ways, "EXAMPLES", 16)
         sums = []
         for fast in (True, False):
             torch.manual_seed(0)
-            step, batches = poisson_step(nn.Linear(6, 3), noise_seed=1)
             if not fast:
-                step.engine.executor.head = None
+                monkeypatch.setattr(ways, "tapped", lambda *_: None)
+            step, batches = poisson_step(nn.Linear(6, 3), noise_seed=1)
+            step(next(batches))
+            monkeypatch.setattr(Taps, "run", run)
             for batch in batches:
                 step(batch)
             sums.append(step.engine.layout.gather())
@@ -556,7 +567,7 @@ class TestPlaces:
         x, y = examples(4 * size)
         batch = Batch(step=0, epoch=0, data=(x, y), sizes=(size,) * 4, fixed=False)
         step.engine.step(batch, step.plan.at(0))
-        assert [(how.rows, how.head) for how in hows(step)] == [(0, False)]
+        assert [(how.rows, how.taps) for how in hows(step)] == [(0, None)]
 
 
 class Reads:
@@ -621,7 +632,8 @@ class TestDecisions:
     def test_the_order_of_images(self, monkeypatch):
         monkeypatch.setattr(ways, "PIXELS", 0)
         model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
-        step = self.tried(model, monkeypatch, shape=(1, 4, 4), auxiliaries=5, **FIXED)
+        given = {**FIXED, "memory": "auxiliary"}
+        step = self.tried(model, monkeypatch, shape=(1, 4, 4), auxiliaries=5, **given)
         assert step.engine.layout.channels_last
 
     @pytest.mark.parametrize(

@@ -76,26 +76,32 @@ class Products:
 
     def __init__(self, left: Tensor, right: Tensor, weights: Tensor | None = None):
         assert weights is None or left.shape[1] == 1
-        self.left, self.right = left.double(), right.double()
+        self.left, longest = _unit(left)
+        self.right, widest = _unit(right)
+        self.unit = longest * widest
         self.weights = None if weights is None else weights.double()
 
     def squares(self) -> Tensor:
         left, right = self.left, self.right
         if self.weights is not None:
             each = left[:, 0].square() @ self.weights.square()
-            return (each * right[:, 0].square()).sum(1)
-        if left.shape[1] == 1:
-            return _squared(left[:, 0]) * _squared(right[:, 0])
-        found = (left @ left.mT).mul_(right @ right.mT).sum((1, 2))
-        effort = (_norms(left) * _norms(right)).sum(1)
-        return _guarded(found, effort, left.shape[0], left.shape[1], sum(right.shape[1:]))
+            found = (each * right[:, 0].square()).sum(1)
+        elif left.shape[1] == 1:
+            found = _norms(left[:, 0]).square_() * _norms(right[:, 0]).square_()
+        else:
+            found = (left @ left.mT).mul_(right @ right.mT).sum((1, 2))
+            effort = (_norms(left) * _norms(right)).sum(1)
+            width = left.shape[2] + right.shape[2]
+            found = _guarded(found, effort, left.shape[0], left.shape[1], width)
+        return found * self.unit.square()
 
     def clear(self, rows: Tensor) -> None:
         self.left = self.left.masked_fill(rows[:, None, None], 0.0)
         self.right = self.right.masked_fill(rows[:, None, None], 0.0)
+        self.unit = self.unit.masked_fill(rows, 0.0)
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
-        left = self.left * factors[:, None, None]
+        left = self.left * (factors * self.unit)[:, None, None]
         left, right = left.flatten(0, 1).t(), self.right.flatten(0, 1)
         if self.weights is None:
             total.addmm_(left, right)
@@ -135,8 +141,16 @@ def _guarded(found: Tensor, effort: Tensor, rows: int, positions: int, width: in
     return torch.maximum(found + lost * effort, effort * (rows * positions / TERMS) ** 2)
 
 
-def _squared(x: Tensor) -> Tensor:
-    return _norms(x).square_()
+def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in float64 whose products stay in its range, and what they were divided by.
+
+    Products of four numbers of float32 always do. Rows of float64 are divided by their largest.
+    """
+    if x.dtype != torch.float64:
+        return x.double(), x.new_ones(len(x), dtype=torch.float64)
+    largest = x.abs().amax((1, 2))
+    unit = torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
+    return x / unit[:, None, None], unit
 
 
 def _norms(x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.layout import Layout
 from dpdt.errors import InputError
 from dpdt.mechanism import BoundedSum, Columns
+from dpdt.parts import Lookups, Products, Rows
 
 from .problems import batch_of, engine_for, flat, take_step
 
@@ -73,16 +74,33 @@ def test_any_input_ends_inside_the_ball(values, clip):
 
 @settings(max_examples=300)
 @given(
-    arrays(np.float64, (1, 4), elements=st.floats(-1e9, 1e9)),
-    arrays(np.float64, (1, 5), elements=st.floats(width=32)),
+    st.integers(1, 3).flatmap(
+        lambda n: st.tuples(
+            arrays(np.float64, (1, n, 4), elements=st.floats(-1e9, 1e9)),
+            arrays(np.float64, (1, n, 5), elements=st.floats(width=32)),
+        )
+    ),
     clips,
-    st.booleans(),
+    st.sampled_from(["products", "weighted", "lookups", "rows"]),
+    st.sampled_from([1.0, 1e-6, 1e6]),
 )
-def test_any_outer_product_ends_inside_the_ball(left, right, clip, constant):
-    layout = layout_of(24 if constant else 20, dtype=torch.float64)
-    total = BoundedSum(Columns([layout.size]), (clip,))
-    total.add_products(torch.from_numpy(left), torch.from_numpy(right), constant=constant)
-    assert inside(layout, total.total, clip)
+def test_any_part_ends_inside_the_ball(pair, clip, kind, factor):
+    """However it is held, and if its terms cancel."""
+    left, right = (torch.from_numpy(x) for x in pair)
+    if kind == "lookups":
+        shape, part = (3, 5), Lookups(right, torch.tensor([[0, 2, 0]])[:, : right.shape[1]])
+    elif kind == "rows":
+        shape, part = (5,), Rows(right[:, 0])
+    else:
+        if kind == "weighted":
+            left, right = left[:, :1], right[:, :1]
+        weights = torch.linspace(0.1, 3.0, 20).view(4, 5) if kind == "weighted" else None
+        shape, part = (4, 5), Products(left, right, weights)
+    layout = layout_of(math.prod(shape), dtype=torch.float64)
+    bounded = BoundedSum(Columns([layout.size]), (clip,))
+    total, real = torch.zeros(shape, dtype=torch.float64), torch.tensor([True])
+    bounded.add_parts([(part, 0, total)], real, lambda norms: torch.full_like(norms, factor))
+    assert inside(layout, total.flatten(), clip)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.0 + 1e-9, 3.0, 1e6])

@@ -342,7 +342,7 @@ def test_diagnosing_leaves_the_model_as_it_would_be(memory, way):
             memory=memory,
             noise=0.1,
             preconditioner=Preconditioner(name=name, decay=0.9, floor=0.1),
-            engine={"diagnose": diagnose, "cross_entropy": way == "head"},
+            engine={"diagnose": diagnose},
         )
         for step in range(4):
             data = classification(sum(sizes), seed=step)

@@ -96,7 +96,6 @@ def test_norms_of_long_tensors_are_not_rounded_away(clipping, own_loss, value, m
     )  # fmt: skip
     caught = sums(monkeypatch, step)
     take(step, drawn(x, y))
-    assert (step.engine.executor.head is None) == own_loss
     assert 0.299 < float(caught[0].norm()) <= 0.3
     assert float(net.weight.detach().double().norm()) == pytest.approx(float(caught[0].norm()))
 
@@ -105,7 +104,6 @@ def test_norms_of_long_tensors_are_not_rounded_away(clipping, own_loss, value, m
 @pytest.mark.parametrize("clipping", ["flat", "layer", "automatic"])
 @pytest.mark.parametrize("own_loss", [True, False])
 def test_a_step_without_noise_is_the_definition(clipping, own_loss, make):
-    """Whether gradients are written out, or are products as those of a linear model can be."""
     net, (x, y) = make(), examples()
     loss = {"loss": lambda m, b: F.cross_entropy(m(b[0]), b[1])} if own_loss else {}
     step, _ = prepare(
@@ -115,9 +113,6 @@ def test_a_step_without_noise_is_the_definition(clipping, own_loss, make):
     before = [p.detach().clone() for p in net.parameters()]
     expected = by_hand(make(), x[:25], y[:25], clipping, 0.3, 20)
     take(step, drawn(x[:25], y[:25]))
-    products = make is linear and clipping == "flat" and not own_loss
-    assert (step.engine.executor.head is not None) == products
-    assert products or not found(step).head
     for p, b, g in zip(net.parameters(), before, expected, strict=True):
         torch.testing.assert_close(p.detach(), b - 0.5 * g, rtol=1e-4, atol=1e-6)
 
@@ -211,11 +206,12 @@ def test_an_example_that_is_not_finite_counts_as_nothing(clipping, value):
     torch.testing.assert_close(*results)
 
 
-@pytest.mark.parametrize(("make", "limit"), [(model, "EXAMPLES"), (linear, "OUTER")])
+@pytest.mark.parametrize("make", [model, linear])
+@pytest.mark.parametrize("limit", ["EXAMPLES", "HELD"])
 @pytest.mark.parametrize("fixed", [True, False])
 def test_large_batches_are_taken_in_parts(monkeypatch, make, limit, fixed):
     results, rows = [], []
-    for size in (7, 1000):
+    for size in (7, 10**6):
         monkeypatch.setattr(ways, limit, size)
         net, (x, y) = make(), examples(60)
         step, _ = prepare(net, (x, y), method="dpsgd", clip=0.3, noise=0.0, batch_size=50)

@@ -104,7 +104,7 @@ class Layout:
             if sum(padded) <= 1.25 * sum(sizes) and not (entries and self.piece > 1):
                 break
         self.channels_last = False
-        self._spread: dict[float, Any] = {}
+        self._spread: dict[bool, Any] = {}
         self.padding = [p - size for p, size in zip(padded, sizes, strict=True)]
         self.size = sum(padded)
         pieces = [1] * self.size if entries else [p // self.piece for p in padded]
@@ -193,15 +193,15 @@ class Layout:
         x.view(len(x), -1, self.piece).masked_fill_(self._by_piece(where), 0.0)
         return x
 
-    def spread(self, values: Sequence[float], padding: float = 0.0) -> Tensor:
+    def spread(self, values: Sequence[float], *, padding: bool = False) -> Tensor:
         """A flat vector that holds each block's number at each of its parameters.
 
-        It is kept for the next call, and not to be changed.
+        It is 0 in the padding, or there too. It is kept for the next call, and not to be changed.
         """
         if self._spread.get(padding, (None,))[0] != tuple(values):
             numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
             spread = numbers[self._block_of].repeat_interleave(self.piece)
-            self._spread[padding] = (tuple(values), spread.where(self._real, padding))
+            self._spread[padding] = (tuple(values), spread if padding else spread * self._real)
         kept: Tensor = self._spread[padding][1]
         return kept
 

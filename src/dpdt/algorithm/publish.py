@@ -25,7 +25,7 @@ def aggregate(
         total,
         divisor=auxiliaries,
         noise=layout.spread(setting.noise),
-        spacing=layout.spread(setting.spacing or (0.0,) * layout.count, padding=1.0),
+        spacing=layout.spread(setting.spacing or (0.0,) * layout.count, padding=True),
         source=source,
     )
     return noisy.to(layout.dtype)

@@ -1,0 +1,162 @@
+"""Taps give what written-out gradients give, and are bounded alike."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dpdt.algorithm import ways
+from dpdt.algorithm.auxiliary import Tally
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.executor import Executor
+from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.taps import Scaled
+from dpdt.errors import InputError
+from dpdt.models.loss import default_loss
+from tests.numbers import prepare
+
+X = torch.randn(90, 7, generator=torch.Generator().manual_seed(0))
+Y = torch.randint(0, 4, (90,), generator=torch.Generator().manual_seed(1))
+
+
+def run(model, fast, x=X, **options):
+    torch.manual_seed(0)
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        if not fast:
+            patch.setattr(ways, "tapped", lambda *_: None)
+        step, loader = prepare(
+            model, (x, Y), noise=0.01, noise_seed=3, batch_size=30, epochs=3, **options
+        )
+        results = [step(batch) for batch in loader]
+        hows = step.engine.executor.found.values()
+        if not fast or options["sampling"] == "partition":  # else it depends on the machine
+            assert {how.taps is not None for how in hows} == {fast}
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), results
+
+
+def summed(layer, x, y, *, clip, scale, fixed=True):
+    """The sum of the bounded contributions of single examples, by taps."""
+    layout = Layout(layer, "model")
+    executor = Executor(layer, default_loss, layout, auxiliaries=len(x), scales=True)
+    batch = Batch(
+        step=0, epoch=0, data=(x, y), sizes=(1,) * len(x), keys=tuple(range(len(x))), fixed=fixed
+    )
+
+    def contribute(rows, gradient, scratch):
+        return gradient * scale, Tally()
+
+    total, _, tally = executor.total(
+        batch, columns=layout.columns, clip=(clip,), contribute=contribute,
+        scaled=Scaled(factor=scale),
+    )  # fmt: skip
+    if fixed:  # else it depends on the machine whether examples can be taken together
+        assert [how.taps is not None for how in executor.found.values()] == [True]
+    return total, tally
+
+
+def linear(bias=True):
+    return nn.Sequential(nn.Flatten(), nn.Linear(7, 4, bias=bias))
+
+
+def deep():
+    return nn.Sequential(
+        nn.Linear(7, 6), nn.LayerNorm(6), nn.Dropout(0.3), nn.Tanh(), nn.Linear(6, 4)
+    )
+
+
+@pytest.mark.parametrize("memory", ["shared", "none"])
+@pytest.mark.parametrize("sampling", ["partition", "poisson"])
+@pytest.mark.parametrize("make", [linear, lambda: linear(bias=False), deep])
+@pytest.mark.parametrize("clip", [0.05, 100.0])
+@pytest.mark.parametrize("granularity", ["model", "layer"])
+def test_the_same_steps_as_the_general_way(memory, sampling, make, clip, granularity):
+    options = {
+        "memory": memory, "sampling": sampling, "clip": clip, "lr": 0.4, "penalty": 0.5,
+        "granularity": granularity,
+    }  # fmt: skip
+    fast, slow = (run(make(), f, **options) for f in (True, False))
+    torch.testing.assert_close(fast[0], slow[0], rtol=1e-5, atol=1e-6)
+    for a, b in zip(fast[1], slow[1], strict=True):
+        assert a.loss == pytest.approx(b.loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [linear, deep])
+@pytest.mark.parametrize("auxiliaries", ["per-example", 10])
+def test_the_same_preconditioned_steps_as_the_general_way(make, auxiliaries):
+    options = {
+        "memory": "shared", "sampling": "partition", "clip": 0.5, "lr": 0.01, "penalty": 0.5,
+        "preconditioner": "rmsprop", "floor": 0.1, "auxiliaries": auxiliaries,
+    }  # fmt: skip
+    fast, slow = (run(make(), f, **options) for f in (True, False))
+    torch.testing.assert_close(fast[0], slow[0], rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=60)
+@given(
+    st.floats(1e-6, 1e6), st.floats(1e-4, 1e4), st.floats(1e-3, 1e3), st.integers(0, 1000),
+    st.sampled_from([1.0, 1e-18, 1e12, float("inf"), float("nan")]),
+)  # fmt: skip
+def test_one_contribution_never_exceeds_the_bound(clip, penalty, lr, seed, factor):
+    generator = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(9, 3)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(3, 9, generator=generator) * 3)
+    x = torch.randn(1, 9, generator=generator) * factor
+    total, tally = summed(layer, x, torch.tensor([1]), clip=clip, scale=2 * penalty * lr)
+    assert torch.isfinite(total).all()
+    assert sum(Fraction(v) ** 2 for v in total.tolist()) <= Fraction(clip) ** 2
+    assert tally.nonfinite == (0 if torch.isfinite(x).all() else 1)
+
+
+@pytest.mark.parametrize("value", [0.7, 1.115, 1.335])
+def test_norms_of_long_rows_are_not_rounded_away(value):
+    """A float32 sum of 150,528 equal squares would be off by 1e-4, ten times the slack."""
+    layer = nn.Linear(150_528, 3)
+    x = torch.full((1, 150_528), value)
+    total, _ = summed(layer, x, torch.tensor([1]), clip=0.1, scale=2.0)
+    assert 0.0999 < float(total.norm()) <= 0.1
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_one_broken_example_costs_the_others_nothing(fixed):
+    layer = nn.Linear(7, 4)
+    x = X.clone()
+    x[5, 2] = torch.nan
+    given = {"clip": 0.1, "scale": 0.2, "fixed": fixed}
+    with_it, tally = summed(layer, x, Y, **given)
+    rest = [i for i in range(90) if i != 5]
+    without, _ = summed(layer, X[rest], Y[rest], **given)
+    torch.testing.assert_close(with_it, without)
+    assert tally.nonfinite == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (nn.Linear(7, 4), {"memory": "auxiliary", "auxiliaries": 30}),  # gradients are remembered
+        (nn.Linear(7, 4), {"memory": "none", "auxiliary_weight_decay": 0.1}),  # not a multiple
+        (nn.Linear(7, 4), {"memory": "none", "sampling": "poisson", "auxiliaries": 5}),  # sizes
+    ],
+)
+def test_they_are_used_only_where_they_are_right(model, options):
+    chosen = {"sampling": "partition", "granularity": "model", **options}
+    step, loader = prepare(model, (X, Y), noise=1.0, batch_size=30, lr=0.1, **chosen)
+    step(next(iter(loader)))
+    assert [how.taps for how in step.engine.executor.found.values()] == [None]
+
+
+def test_a_model_that_calls_other_layers_later_is_refused():
+    step, loader = prepare(deep(), (X, Y), noise=1.0, batch_size=30, lr=0.1, sampling="partition")
+    batches = iter(loader)
+    step(next(batches))
+    (how,) = step.engine.executor.found.values()
+    how.taps.names = how.taps.names[:-1]  # as if one had not been called on made-up inputs
+    how.taps.shapes = how.taps.shapes[:-1]
+    with pytest.raises(InputError, match="calls other layers than it did on made-up inputs"):
+        step(next(batches))
+    assert step.privacy().epsilon == float("inf")
