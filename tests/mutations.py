@@ -1218,9 +1218,9 @@ ENGINES = [
         (f"{DPSGD}::test_state_continues_bit_for_bit",),
     ),
     Mutation(
-        "models/__init__.py",
+        "models/frozen.py",
         "a text's features depend on which others there are",
-        "rows = TEXTS if equal_places(compute, cut, 1, TEXTS, 4) == 1 else 1",
+        "rows = TEXTS if frozen.together(cut, TEXTS, full) else 1",
         "rows = TEXTS",
         (f"{MUTANTS}::test_texts_are_computed_together_only_if_places_are_equal",),
     ),

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dpdt import config, models
+from dpdt import config
 from dpdt.accounting import account
 from dpdt.accounting.composition import sensitivities
 from dpdt.accounting.gaussian import epsilon_of, log_delta
@@ -33,6 +33,7 @@ from dpdt.ledger import Block, Ledger, LedgerWriter, Setting
 from dpdt.ledger.lines import chain
 from dpdt.mechanism import BoundedSum, Columns, perturbed
 from dpdt.methods.gep.engine import GepEngine
+from dpdt.models import frozen
 from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, owners
@@ -558,13 +559,14 @@ class TestPlaces:
         assert [(how.rows, how.head) for how in hows(step)] == [(0, False)]
 
 
-class Reads:
+class Reads(nn.Module):
     """Stands in for an encoder: counts how many texts it is shown at once."""
 
     def __init__(self):
+        super().__init__()
         self.rows = []
 
-    def eval(self):
+    def __deepcopy__(self, memo):
         return self
 
     def features(self, tokens):
@@ -574,15 +576,15 @@ class Reads:
 
 @pytest.mark.parametrize("found", [None, 16, 1])
 def test_texts_are_computed_together_only_if_places_are_equal(found, monkeypatch):
-    monkeypatch.setattr("dpdt.algorithm.places.equal_places", lambda *_: found)
+    monkeypatch.setattr(frozen, "equal_places", lambda *_: found)
     tokens = {
         "input_ids": torch.randint(1, 9, (100, 16)),
         "attention_mask": torch.ones(100, 16, dtype=torch.long),
     }
     model = Reads()
-    rows, _ = models.features(model, (tokens, torch.zeros(100)))
+    rows, _ = frozen.features(model, (tokens, torch.zeros(100)))
     assert torch.equal(rows, tokens["input_ids"].double().sum(1, keepdim=True))
-    assert set(model.rows) == ({models.TEXTS + 1} if found == 1 else {2})  # and one that is full
+    assert set(model.rows) == ({frozen.TEXTS + 1} if found == 1 else {2})  # and one that is full
 
 
 class TestDecisions:

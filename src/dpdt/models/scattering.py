@@ -61,12 +61,13 @@ def windows(height: int, width: int, stride: int, pool: int, squares: bool) -> T
     With `squares`, inputs lie as a bank leaves them: by place in a square, then square by square.
     """
     rows, columns = (
-        averaging(side, stride, 0.8 * stride).unflatten(0, (-1, pool)).mean(1)
+        torch.unflatten(averaging(side, stride, 0.8 * stride), 0, (-1, pool)).mean(1)
         for side in (height, width)
     )
     both = torch.einsum("ij,kl->jlik", rows, columns)
     if squares:
-        both = both.unflatten(1, (-1, SIDE)).unflatten(0, (-1, SIDE)).permute(1, 3, 0, 2, 4, 5)
+        both = torch.unflatten(torch.unflatten(both, 1, (-1, SIDE)), 0, (-1, SIDE))
+        both = both.permute(1, 3, 0, 2, 4, 5)
     return both.reshape(height * width, -1).float()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.loader import Loader
 from dpdt.training.loop import fit, prepare
-from dpdt.training.progress import Display
+from dpdt.training.progress import Display, counting
 from dpdt.training.recorder import Recorder
 from dpdt.training.step import Step
 
@@ -56,13 +57,14 @@ class Outcome:
         }
 
 
-def load(config: Config) -> data.Examples:
+def load(config: Config, *, show_progress: bool = False) -> data.Examples:
     """The examples of a configuration, as its model reads them."""
     facts = data.facts(config.data.name, config.data.limit)
     models.check(config.model, facts)
     loaded = data.load(config.data.name, config.data.limit)
     model = models.build(config.model, facts, config.train.seed)
-    return models.inputs(model, config.model, loaded, augment=config.train.augment)
+    watch = partial(counting, enabled=show_progress)
+    return models.inputs(model, config.model, loaded, augment=config.train.augment, watch=watch)
 
 
 def canaries_of(config: Config) -> Wanted:
@@ -88,11 +90,19 @@ class Assembled:
     start: str  # a hash of the model before the first step
 
     @classmethod
-    def of(cls, config: Config, examples: data.Examples | None, folder: Run | None) -> Assembled:
+    def of(
+        cls,
+        config: Config,
+        examples: data.Examples | None,
+        folder: Run | None,
+        *,
+        show_progress: bool = False,
+    ) -> Assembled:
         """Load and build; canaries are planted as in the folder, if there is one."""
         check_canaries(config)
         facts = data.facts(config.data.name, config.data.limit)
-        public, examples = data.set_aside(examples or load(config), config.data.public)
+        examples = examples or load(config, show_progress=show_progress)
+        public, examples = data.set_aside(examples, config.data.public)
         if config.privacy.unit == "user" and examples.users is None:
             raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
         model = models.build(config.model, facts, config.train.seed)
@@ -160,7 +170,7 @@ def run(
     folder = Run.open(path) if resume else None
     state = folder.load_checkpoint() if folder else None
     # Everything that can be refused is refused here, before the folder exists.
-    ready = Assembled.of(config, examples, folder)
+    ready = Assembled.of(config, examples, folder, show_progress=show_progress)
     step, loader = ready.prepare(config, diagnose)
     _say_size(config)
     depends = ready.depends(config)
