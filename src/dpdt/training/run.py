@@ -127,8 +127,13 @@ class Assembled:
         """What is trained on."""
         return self.planted.data if self.planted else self.examples.train
 
-    def prepare(self, config: Config, diagnose: bool) -> tuple[Step, Loader]:
-        """The step and its loader; refused if they are not what the configuration says."""
+    def prepare(
+        self, config: Config, diagnose: bool, *, overwrite: bool = False
+    ) -> tuple[Step, Loader]:
+        """The step and its loader; refused if they are not what the configuration says.
+
+        With `overwrite` the training examples are needed no more, and may be written to.
+        """
         planted = self.planted
         step, loader = prepare(
             self.learner,
@@ -139,6 +144,7 @@ class Assembled:
             pulls=planted.pulls if planted else None,
             using=config.training,
             diagnose=diagnose,
+            overwrite=overwrite,
         )
         if step.plan.problem != problem_of(config):
             raise InputError(
@@ -171,9 +177,9 @@ def run(
     state = folder.load_checkpoint() if folder else None
     # Everything that can be refused is refused here, before the folder exists.
     ready = Assembled.of(config, examples, folder, show_progress=show_progress)
-    step, loader = ready.prepare(config, diagnose)
-    _say_size(config)
     depends = ready.depends(config)
+    step, loader = ready.prepare(config, diagnose, overwrite=examples is None)
+    _say_size(config)
     if folder is None or state is None:
         folder = Run.create(path, config)
         if ready.planted:
