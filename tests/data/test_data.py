@@ -335,3 +335,13 @@ def test_the_data_command(folder):
     assert rows["digits"]["present"]
     assert not rows["cifar10"]["present"]
     assert len(rows["cifar10"]["missing"]) == 6
+
+
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    theirs, ours = load_digits(), data.load("digits")
+    order = np.random.default_rng(0).permutation(1797)
+    x, y = (torch.cat([a, b]).numpy() for a, b in zip(ours.train, ours.test, strict=True))
+    assert np.array_equal(x, (theirs.data[order] / 16.0).astype("float32"))
+    assert np.array_equal(y, theirs.target[order])
