@@ -26,6 +26,7 @@ from dpdt.algorithm.gradients import Head
 from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import equal_places, same_bits
 from dpdt.algorithm.randomness import seeded
+from dpdt.algorithm.state import Attributes, Tainted
 from dpdt.algorithm.ways import How
 from dpdt.errors import InputError
 from dpdt.lattice import FINE, on_lattice, spacing
@@ -711,6 +712,23 @@ class TestLanes:
 
 
 class TestState:
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ([], [1]), (None, ()), (1, True), (0.0, -0.0), ("1", 1), ({}, {"a": 1}),
+            ([torch.zeros(5000)], [torch.zeros(5000).index_fill(0, torch.tensor(2500), 1.0)]),
+        ],
+    )  # fmt: skip
+    def test_an_attribute_is_compared_by_all_that_it_holds(self, before, after):
+        """Also by what is not printed of it, and by its type."""
+        model = nn.Linear(2, 2)
+        model.kept = before
+        then = Attributes(model)
+        then.refuse_content()
+        model.kept = after
+        with pytest.raises(Tainted, match="attribute 'kept'"):
+            then.refuse_content()
+
     @pytest.mark.parametrize("method", ["dpdt", "dpsgd", "gep"])
     def test_models_that_are_not_ready_are_refused_by_every_method(self, method):
         model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()

@@ -103,7 +103,8 @@ class Composition:
         mu, epsilon = None, math.inf
         if self.unsupported(ledger.header) is None:
             if ledger.header.sampling == "poisson" and ledger.header.rate >= 1.0:
-                epsilon = _everyone_epsilon(ledger, delta)
+                both = 2.0 if ledger.header.relation == "replace-one" else 1.0
+                epsilon = epsilon_of(_everyone_mu(ledger) * both, delta)
             elif ledger.header.sampling == "poisson":
                 epsilon = _poisson_epsilon(ledger, delta, self.coarse)
             else:
@@ -138,11 +139,11 @@ def composed_mu(ledger: Ledger) -> float:
     return math.sqrt(float(table.sum(axis=0).max(initial=0.0)))
 
 
-def _everyone_epsilon(ledger: Ledger, delta: float) -> float:
-    """ε if all take part in every step. To replace an example is to remove one and add another."""
+def _everyone_mu(ledger: Ledger) -> float:
+    """μ if all take part in every step, for adding or removing one contribution."""
     header = ledger.header
     total = sum(squared_mu(r.setting, header) * r.steps for r in ledger.runs)
-    return epsilon_of(math.sqrt(total) * (2.0 if header.relation == "replace-one" else 1.0), delta)
+    return math.sqrt(total)
 
 
 def _poisson_epsilon(ledger: Ledger, delta: float, coarse: bool) -> float:
@@ -161,8 +162,7 @@ def _poisson_epsilon(ledger: Ledger, delta: float, coarse: bool) -> float:
     header = ledger.header
     if _mean_loss(ledger) > HOPELESS:
         # Sound: as if all took part in every step. Replacing an example is removing and adding one.
-        total = sum(squared_mu(r.setting, header) * r.steps for r in ledger.runs)
-        return epsilon_of(math.sqrt(total) * (2.0 if header.per_example else 1.0), delta)
+        return epsilon_of(_everyone_mu(ledger) * (2.0 if header.per_example else 1.0), delta)
     relation = {
         "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
         "replace-one": NeighboringRelation.REPLACE_ONE,
