@@ -93,19 +93,17 @@ def test_inputs_are_computed_together_only_if_places_are_equal(found, monkeypatc
     assert rows.dtype == torch.float32
 
 
-def test_places_are_tried_as_they_are_computed(monkeypatch):
-    tried = []
-    monkeypatch.setattr(
-        frozen, "equal_places", lambda compute, like, *_: tried.append(torch.get_num_threads())
-    )
-    before = torch.get_num_threads()
+def test_places_are_tried_as_they_are_computed():
+    """On one core, in full precision, without gradients."""
+    before, model = torch.get_num_threads(), Counts()
     torch.set_num_threads(2)
     try:
-        model = Counts()
-        frozen.features(model, (torch.randn(4, 3), torch.arange(4)))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            frozen._Frozen(model).together(torch.randn(1, 3), 16)
+            assert torch.get_num_threads() == 2
+            frozen.features(model, (torch.randn(4, 3), torch.arange(4)))
     finally:
         torch.set_num_threads(before)
-    assert tried == [1]
     assert {threads for _, threads in model.seen} == {1}
 
 
