@@ -169,6 +169,22 @@ def test_where_it_is(tmp_path, monkeypatch):
     assert cache.folder() == tmp_path / "home" / ".cache" / "dpdt" / "features"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache.folder() == tmp_path / "dpdt" / "features"
+    monkeypatch.setenv("DPDT_CACHE", "~nobody-of-this-name/kept")
+    assert cache.folder() is None
+
+
+def test_a_folder_that_may_not_be_read_is_no_failure(home, monkeypatch):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    cache.write(KEY, some())
+    monkeypatch.setattr(os, "lstat", refused)
+    with pytest.warns(UserWarning, match="computed again"):
+        assert cache.read(KEY) is None
+    with pytest.warns(UserWarning, match="not kept for the next time"):
+        cache.write(KEY, some())
+    monkeypatch.setattr(cache.Path, "iterdir", refused)
+    assert cache.size() == (0, 0)
 
 
 def test_it_can_be_switched_off(monkeypatch):

@@ -39,16 +39,22 @@ def folder() -> Path | None:
     chosen = os.environ.get(VARIABLE)
     if chosen == OFF:
         return None
-    if chosen:
-        return Path(chosen).expanduser() / "features"
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    return (base if base.is_absolute() else Path.home() / ".cache") / "dpdt" / "features"
+    try:
+        if chosen:
+            return Path(chosen).expanduser() / "features"
+        base = Path(os.environ.get("XDG_CACHE_HOME") or "")
+        return (base if base.is_absolute() else Path.home() / ".cache") / "dpdt" / "features"
+    except RuntimeError:  # nobody knows where home is
+        return None
 
 
 def size() -> tuple[int, int]:
     """How many files there are, and their bytes."""
     home = folder()
-    sizes = [] if home is None or not home.is_dir() else [_bytes(path) for path in home.iterdir()]
+    try:
+        sizes = [] if home is None else [_bytes(path) for path in home.iterdir()]
+    except OSError:  # there is no such folder, or it is not ours
+        sizes = []
     return len(sizes), sum(sizes)
 
 
@@ -56,9 +62,9 @@ def read(key: str) -> dict[str, Tensor] | None:
     """What was written under the key, if it is there, whole and our own."""
     from safetensors import SafetensorError, safe_open
 
-    home = folder()
-    if home is None or not (path := home / (key + KEPT)).exists():
+    if (home := folder()) is None:
         return None
+    path = home / (key + KEPT)
     try:
         _refuse_others(home)
         _refuse_others(path)
@@ -66,6 +72,8 @@ def read(key: str) -> dict[str, Tensor] | None:
             said = file.metadata() or {}
             # copies: what is checked below is in our own memory, whatever becomes of the file
             found = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        return None
     except (OSError, SafetensorError, ValueError) as error:
         _warn(f"{path}: not used ({error}); what it should hold is computed again")
         return None
