@@ -1,7 +1,7 @@
 # make demo    train on the built-in data with a proven ε, about a minute after the first install
 # make test    the test suite
 # make lint    ruff and mypy
-# make bench   time of accounting, and of a step as a ratio to plain SGD, beside Opacus
+# make bench   time of accounting, of features, and of a step as a ratio to plain SGD, beside Opacus
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -21,6 +21,7 @@ lint: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/features.py
 	$(BIN)/python benchmarks/step.py
 
 .venv/ready: pyproject.toml constraints.txt

@@ -16,6 +16,14 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: "test_sensitivity" not in item.nodeid)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory):
+    """No test reads or writes the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPDT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def seeded(monkeypatch):
     """Seeds the global generators, and stands in for the operating system's entropy."""

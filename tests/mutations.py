@@ -95,6 +95,8 @@ THEORY = "tests/algorithm/test_theory.py"
 TRAIN = "tests/training/test_train.py"
 VOTES = "tests/test_sensitivity.py::test_one_record_moves_one_teachers_vote"
 WHITENING = "tests/methods/test_whitening.py"
+CACHE = "tests/data/test_cache.py"
+FROZEN = "tests/models/test_frozen.py"
 
 DROPOUT = f"{HOLES}::Test1Dropout"
 SEEDS = f"{HOLES}::Test2Noise"
@@ -1221,9 +1223,9 @@ ENGINES = [
         (f"{DPSGD}::test_state_continues_bit_for_bit",),
     ),
     Mutation(
-        "models/__init__.py",
+        "models/frozen.py",
         "a text's features depend on which others there are",
-        "rows = TEXTS if equal_places(compute, cut, 1, TEXTS, 4) == 1 else 1",
+        "rows = TEXTS if frozen.together(cut, TEXTS, full) else 1",
         "rows = TEXTS",
         (f"{MUTANTS}::test_texts_are_computed_together_only_if_places_are_equal",),
     ),
@@ -1368,6 +1370,142 @@ ENGINES = [
         "self.whitening = Whitening.of(public.to(outer.weight))",
         "self.whitening = Whitening.of(torch.randn_like(public).to(outer.weight))",
         (WHITENING,),
+    ),
+    Mutation(
+        "methods/dpdt/whitening.py",
+        "φ of an example depends on its place whatever is found out",
+        "return 1 if found is None else ROWS",
+        "return ROWS",
+        (WHITENING,),
+    ),
+    Mutation(
+        "methods/dpdt/whitening.py",
+        "φ of an example depends on how many others there are",
+        "filled = torch.cat([part, part[:1].expand(number - len(part), -1)])",
+        "filled = part.clone()",
+        (WHITENING,),
+    ),
+]
+
+FEATURES = [
+    Mutation(
+        "models/frozen.py",
+        "an input's features depend on its place whatever is found out",
+        "rows = IMAGES if frozen.together(take(part, torch.arange(1))[0], IMAGES) else 1",
+        "rows = IMAGES",
+        (FROZEN,),
+    ),
+    Mutation(
+        "models/frozen.py",
+        "an input's features depend on how many others there are",
+        "yield chosen, torch.cat([x, x[:1].expand(rows - len(x), *x.shape[1:])])",
+        "yield chosen, x",
+        (FROZEN,),
+    ),
+    Mutation(
+        "models/frozen.py",
+        "places are tried on other cores than they are computed on",
+        "        with one_core():\n            return equal_places",
+        "        if True:\n            return equal_places",
+        (FROZEN,),
+    ),
+    Mutation(
+        "models/frozen.py",
+        "features are computed in the caller's precision",
+        "with full_precision(), torch.no_grad():",
+        "with torch.no_grad():",
+        (FROZEN,),
+    ),
+    Mutation(
+        "models/frozen.py",
+        "features of other examples are found",
+        '"examples": fingerprint(part),',
+        '"examples": count(part),',
+        (FROZEN,),
+    ),
+    Mutation(
+        "models/frozen.py",
+        "features of another frozen part are found",
+        '"tensors": model_hash(nn.ModuleDict(children)),',
+        "",
+        (FROZEN,),
+    ),
+    Mutation(
+        "models/frozen.py",
+        "features of a part with other attributes are found",
+        '"attributes": Attributes(model).content,',
+        "",
+        (FROZEN,),
+    ),
+    Mutation(
+        "models/frozen.py",
+        "features that other code has computed are found",
+        '"code": code.hexdigest(),',
+        "",
+        (FROZEN,),
+    ),
+    Mutation(
+        "data/cache.py",
+        "damaged files are used",
+        'if said != {"key": key, "content": _content(key, found)}:',
+        'if said.get("key") != key:',
+        (CACHE,),
+    ),
+    Mutation(
+        "data/cache.py",
+        "a file's content is not tied to its key",
+        "digest = hashlib.sha256(key.encode())",
+        "digest = hashlib.sha256()",
+        (CACHE,),
+    ),
+    Mutation(
+        "data/cache.py",
+        "files that others may have written are used",
+        "        _refuse_others(path)\n",
+        "",
+        (CACHE,),
+    ),
+    Mutation(
+        "data/cache.py",
+        "a folder that others may write to is used",
+        "        _refuse_others(home)\n        _refuse_others(path)\n",
+        "        _refuse_others(path)\n",
+        (CACHE,),
+    ),
+    Mutation(
+        "data/cache.py",
+        "others may look into the folder",
+        "home.mkdir(mode=0o700, parents=True, exist_ok=True)",
+        "home.mkdir(parents=True, exist_ok=True)",
+        (CACHE,),
+    ),
+    Mutation(
+        "training/run.py",
+        "examples that others need are overwritten",
+        "overwrite=examples is None",
+        "overwrite=True",
+        (WHITENING,),
+    ),
+    Mutation(
+        "training/loop.py",
+        "a state belongs to data that are no more",
+        "identity = partial(dict, identity())  # of",
+        "identity = partial(identity)  # of",
+        (WHITENING,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "where all take part, replacing an example counts once",
+        'both = 2.0 if ledger.header.relation == "replace-one" else 1.0',
+        "both = 1.0",
+        (POISSON,),
+    ),
+    Mutation(
+        "algorithm/state.py",
+        "what a list holds is compared as it is printed",
+        "(type(value) in EMPTY and not value)",
+        "type(value) in EMPTY",
+        (KEPT,),
     ),
 ]
 
@@ -3015,7 +3153,7 @@ DEVICES = [
 
 MUTATIONS = [
     *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
-    *HIDDEN, *RUNS, *DEVICES,
+    *HIDDEN, *RUNS, *DEVICES, *FEATURES,
 ]  # fmt: skip
 
 

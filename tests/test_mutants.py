@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dpdt import config, models
+from dpdt import config
 from dpdt.accounting import account
 from dpdt.accounting.composition import sensitivities
 from dpdt.accounting.gaussian import epsilon_of, log_delta
@@ -26,6 +26,7 @@ from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import equal_places, same_bits
 from dpdt.algorithm.randomness import seeded
+from dpdt.algorithm.state import Attributes, Tainted
 from dpdt.algorithm.taps import Taps
 from dpdt.algorithm.ways import How
 from dpdt.errors import InputError
@@ -34,6 +35,7 @@ from dpdt.ledger import Block, Ledger, LedgerWriter, Setting
 from dpdt.ledger.lines import chain
 from dpdt.mechanism import BoundedSum, Columns, perturbed
 from dpdt.methods.gep.engine import GepEngine
+from dpdt.models import frozen
 from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, owners
@@ -570,13 +572,14 @@ class TestPlaces:
         assert [(how.rows, how.taps) for how in hows(step)] == [(0, None)]
 
 
-class Reads:
+class Reads(nn.Module):
     """Stands in for an encoder: counts how many texts it is shown at once."""
 
     def __init__(self):
+        super().__init__()
         self.rows = []
 
-    def eval(self):
+    def __deepcopy__(self, memo):
         return self
 
     def features(self, tokens):
@@ -586,15 +589,15 @@ class Reads:
 
 @pytest.mark.parametrize("found", [None, 16, 1])
 def test_texts_are_computed_together_only_if_places_are_equal(found, monkeypatch):
-    monkeypatch.setattr("dpdt.algorithm.places.equal_places", lambda *_: found)
+    monkeypatch.setattr(frozen, "equal_places", lambda *_: found)
     tokens = {
         "input_ids": torch.randint(1, 9, (100, 16)),
         "attention_mask": torch.ones(100, 16, dtype=torch.long),
     }
     model = Reads()
-    rows, _ = models.features(model, (tokens, torch.zeros(100)))
+    rows, _ = frozen.features(model, (tokens, torch.zeros(100)))
     assert torch.equal(rows, tokens["input_ids"].double().sum(1, keepdim=True))
-    assert set(model.rows) == ({models.TEXTS + 1} if found == 1 else {2})  # and one that is full
+    assert set(model.rows) == ({frozen.TEXTS + 1} if found == 1 else {2})  # and one that is full
 
 
 class TestDecisions:
@@ -722,6 +725,23 @@ class TestLanes:
 
 
 class TestState:
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ([], [1]), (None, ()), (1, True), (0.0, -0.0), ("1", 1), ({}, {"a": 1}),
+            ([torch.zeros(5000)], [torch.zeros(5000).index_fill(0, torch.tensor(2500), 1.0)]),
+        ],
+    )  # fmt: skip
+    def test_an_attribute_is_compared_by_all_that_it_holds(self, before, after):
+        """Also by what is not printed of it, and by its type."""
+        model = nn.Linear(2, 2)
+        model.kept = before
+        then = Attributes(model)
+        then.refuse_content()
+        model.kept = after
+        with pytest.raises(Tainted, match="attribute 'kept'"):
+            then.refuse_content()
+
     @pytest.mark.parametrize("method", ["dpdt", "dpsgd", "gep"])
     def test_models_that_are_not_ready_are_refused_by_every_method(self, method):
         model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()

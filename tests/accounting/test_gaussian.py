@@ -1,11 +1,13 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf, ncdf
+from scipy.special import log_ndtr as scipy_log_ndtr
 
-from dpdt.accounting.gaussian import epsilon_of, log_delta
+from dpdt.accounting.gaussian import FAR, epsilon_of, log_delta, log_ndtr
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,12 @@ def test_edges():
     assert epsilon_of(math.inf, 1e-5) == math.inf
     assert epsilon_of(1e-9, 1e-5) == 0.0
     assert log_delta(1e6, 1.0) == -math.inf or log_delta(1e6, 1.0) < -1e9
+
+
+def test_log_ndtr_is_that_of_scipy():
+    """Also far out, where Φ leaves the range of float64, and where the formulas change."""
+    places = [*np.linspace(-60.0, 9.0, 700), *-np.logspace(1.5, 150.0, 50), FAR, FAR + 1e-12, 0.0]
+    for x in map(float, places):
+        assert log_ndtr(x) == pytest.approx(float(scipy_log_ndtr(x)), rel=2e-14, abs=0.0)
+    assert log_ndtr(math.inf) == 0.0
+    assert log_ndtr(-math.inf) == -math.inf

@@ -10,7 +10,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpdt import account
 from dpdt.accounting.calibrate import calibrate, scaled
-from dpdt.accounting.composition import Composition
+from dpdt.accounting.composition import _poisson_epsilon
 from dpdt.accounting.gaussian import epsilon_of
 from dpdt.accounting.hidden_state import HiddenStateContraction
 from dpdt.errors import InputError
@@ -92,10 +92,25 @@ SMALLEST = {1: 3.2e-14, 100: 3.9e-13, 300: 1.1e-12, 1000: 3.6e-12, 100_000: 3.6e
 def test_the_smallest_delta_is_accounted_from_above(steps, delta, coarse, mu):
     """Without sampling ε is known exactly. dp-accounting alone is below it in some of these."""
     run = poisson([(1.0, math.sqrt(steps) / (4 * mu), steps)], rate=1.0, per_example=True)
-    found = Composition(coarse=coarse).guarantee(run, delta).epsilon
+    found = _poisson_epsilon(run, delta, coarse)
     assert found >= epsilon_of(mu, delta)
     if not coarse:
         assert found <= epsilon_of(mu, delta) * 1.05
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("mu", [0.3, 3.0])
+def test_where_all_take_part_a_step_is_a_gaussian_mechanism(mu, relation):
+    """Exactly: as a partition of one batch, and just below what distributions say."""
+    runs = [(1.0, math.sqrt(20) / (4 * mu), 10), (2.0, math.sqrt(20) / (2 * mu), 10)]
+    run = poisson(runs, rate=1.0, per_example=True, relation=relation)
+    found = account(run, 1e-5).epsilon
+    factor = 2.0 if relation == "replace-one" else 1.0  # one is removed and another added
+    assert found == pytest.approx(epsilon_of(factor * mu, 1e-5), rel=1e-12)
+    above = _poisson_epsilon(run, 1e-5, False)
+    assert found <= above <= found * 1.01
+    shared = poisson(runs, rate=1.0)  # a contribution is another, not absent
+    assert account(shared, 1e-5).epsilon == pytest.approx(epsilon_of(2.0 * mu, 1e-5), rel=1e-12)
 
 
 @pytest.mark.parametrize(("steps", "delta"), SMALLEST.items())

@@ -325,13 +325,32 @@ def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(folder, na
         data.load("nosuch")
 
 
-def test_the_data_command(folder):
-    environment = {**os.environ, "DPDT_DATA": str(folder)}
+def test_the_data_command(folder, tmp_path):
+    kept = tmp_path / "kept" / "features"
+    kept.mkdir(parents=True)
+    (kept / "one").write_bytes(bytes(70_000_000))
+    environment = {**os.environ, "DPDT_DATA": str(folder), "DPDT_CACHE": str(kept.parent)}
     command = [sys.executable, "-m", "dpdt", "data"]
     text = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
     assert f"looked in {folder}" in text
+    assert f"1 files, 0.1 GB in {kept}" in text
     printed = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True)
-    rows = {row["name"]: row for row in json.loads(printed.stdout)["data"]}
+    said = json.loads(printed.stdout)
+    assert said["cache"] == {"folder": str(kept), "files": 1, "bytes": 70_000_000}
+    rows = {row["name"]: row for row in said["data"]}
     assert rows["digits"]["present"]
     assert not rows["cifar10"]["present"]
     assert len(rows["cifar10"]["missing"]) == 6
+    environment["DPDT_CACHE"] = "off"
+    text = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+    assert "no features are kept" in text
+
+
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    theirs, ours = load_digits(), data.load("digits")
+    order = np.random.default_rng(0).permutation(1797)
+    x, y = (torch.cat([a, b]).numpy() for a, b in zip(ours.train, ours.test, strict=True))
+    assert np.array_equal(x, (theirs.data[order] / 16.0).astype("float32"))
+    assert np.array_equal(y, theirs.target[order])

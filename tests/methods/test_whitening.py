@@ -8,7 +8,9 @@ from torch import nn
 
 from dpdt import config, data, models
 from dpdt.errors import InputError
-from dpdt.methods.dpdt.whitening import Whitened, Whitening
+from dpdt.methods.dpdt.whitening import ROWS, Whitened, Whitening
+from dpdt.runs import Run
+from dpdt.training import run as running
 from tests.numbers import prepare, train
 
 generator = torch.Generator().manual_seed(0)
@@ -109,6 +111,69 @@ def test_phi_does_not_depend_on_private_examples():
     assert torch.equal(found[0].mean, found[1].mean)
     assert torch.equal(found[0].factors, found[1].factors)
     assert found[0].scale == found[1].scale
+
+
+def test_phi_of_an_example_does_not_depend_on_the_others():
+    """To the bit, also where a product rounds rows by their place or number."""
+    for size in (6, 64, 777):
+        whitening = Whitening.of(torch.randn(20, size, generator=generator))
+        x = torch.randn(600, size, generator=generator)
+        whole = whitening.apply(x)
+        changed = x.clone()
+        changed[300] *= 1e4
+        others = [i for i in range(600) if i != 300]
+        assert torch.equal(whitening.apply(changed)[others], whole[others])
+        for number in (1, 5, 256, 257):  # those behind them are not there
+            assert torch.equal(whitening.apply(x[:number]), whole[:number])
+
+
+@pytest.mark.parametrize("found", [None, 16, 1])
+def test_rows_are_transformed_together_only_if_places_are_equal(found, monkeypatch):
+    monkeypatch.setattr("dpdt.methods.dpdt.whitening.equal_places", lambda *_: found)
+    turned, turn = [], Whitening._turn
+    whitening = Whitening.of(PUBLIC)
+    monkeypatch.setattr(
+        Whitening, "_turn", lambda w, rows: turned.append(len(rows)) or turn(w, rows)
+    )
+    whitening.apply(PUBLIC[:20])
+    assert turned == ([1] * 20 if found is None else [ROWS])
+
+
+def test_inputs_are_in_memory_once_if_the_old_ones_may_go():
+    """Only if they may: what is the user's own stays as it is."""
+    y = torch.arange(40) % 2
+    options = {
+        "public": PUBLIC.float(), "batch_size": 10, "epochs": 2, "preconditioner": "public",
+        "granularity": "model", "noise": 0.1, "noise_seed": 1,
+    }  # fmt: skip
+    results = []
+    for overwrite in (False, True):
+        x = torch.randn(40, 2, 3, generator=torch.Generator().manual_seed(1))
+        before, model = x.clone(), nn.Sequential(nn.Flatten(), nn.Linear(6, 2))
+        step, loader = prepare(model, (x, y), overwrite=overwrite, **options)
+        assert (loader.data[0].data_ptr() == x.data_ptr()) == overwrite
+        assert torch.equal(x, before) != overwrite
+        identity = step.state_dict()["identity"]
+        for batch in loader:
+            step(batch)
+        assert step.state_dict()["identity"] == identity
+        results.append((identity, model[1].weight.detach().clone()))
+    assert results[0][0] == results[1][0]  # of the data as they were given
+    assert torch.equal(results[0][1], results[1][1])
+
+
+def test_a_run_overwrites_only_what_it_has_loaded_itself(tmp_path):
+    chosen = config.load("digits", ("train.epochs=1", "privacy.noise_seed=1"))
+    shared = running.load(chosen)
+    before = shared.train[0].clone()
+    weights = []
+    for name, given in (("shared", shared), ("own", None)):
+        running.run(chosen, tmp_path / name, show_progress=False, examples=given)
+        model = models.build(chosen.model, data.facts("digits"), 0)
+        Run(tmp_path / name).load_model(model)
+        weights.append(model[1].weight)
+    assert torch.equal(shared.train[0], before)
+    assert torch.equal(*weights)
 
 
 @pytest.mark.parametrize("exact", [True, False])

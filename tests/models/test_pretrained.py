@@ -13,6 +13,7 @@ from dpdt.config import training
 from dpdt.data import Examples
 from dpdt.errors import InputError
 from dpdt.models import pretrained
+from dpdt.models.frozen import features
 from dpdt.models.loss import accuracy
 from dpdt.models.settings import ModelSettings as Model
 from tests.numbers import prepare, train
@@ -154,7 +155,7 @@ def test_features_of_a_text_do_not_depend_on_the_others(encoder):
 
     def of(texts):
         tokens = pretrained.encode(chosen, texts)
-        return models.features(model, (tokens, torch.zeros(len(texts), dtype=torch.long)))[0]
+        return features(model, (tokens, torch.zeros(len(texts), dtype=torch.long)))[0]
 
     whole = of(many)
     changed = of([*many[:40], "bad " * 12, *many[41:]])

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from dpdt import data, models
 from dpdt.errors import InputError
-from dpdt.models.scattering import Scattering, averaging, morlet
+from dpdt.models.scattering import SIDE, Scattering, averaging, morlet
 from dpdt.models.settings import ModelSettings as Model
 
 
@@ -17,7 +18,8 @@ def test_a_wavelet_has_mean_zero_and_sees_its_own_angle():
     columns = torch.arange(32.0)
     stripes = torch.cos(0.75 * torch.pi * columns).expand(1, 1, 32, 32)  # vary from left to right
     scattering = Scattering()
-    response = scattering._modulus(stripes, scattering.fine, 1)[0, :, 8:24, 8:24].mean((1, 2))
+    whole = F.pixel_shuffle(scattering._modulus(stripes, scattering.fine, 1), SIDE)
+    response = whole[0, :, 8:24, 8:24].mean((1, 2))
     assert int(response.argmax()) == 0
     assert float(response[0]) > 3 * float(response[4])  # the angle across
 
@@ -25,7 +27,41 @@ def test_a_wavelet_has_mean_zero_and_sees_its_own_angle():
 def test_averaging_keeps_constants():
     matrix = averaging(28, 4, 3.2)
     assert matrix.shape == (7, 28)
-    torch.testing.assert_close(matrix.sum(1), torch.ones(7))
+    torch.testing.assert_close(matrix.sum(1), torch.ones(7, dtype=torch.float64))
+
+
+def by_definition(x, pool):
+    """Wavelet after wavelet, in float64."""
+
+    def modulus(image, scale, stride):
+        radius, answers = 3 * 2**scale, []
+        padded = F.pad(image, (radius,) * 4, mode="reflect")
+        for angle in range(8):
+            parts = [F.conv2d(padded, p[None, None], stride=stride) for p in morlet(scale, angle)]
+            answers.append(torch.sqrt(parts[0] ** 2 + parts[1] ** 2 + 1e-12))
+        return answers
+
+    def average(image, stride):
+        rows, columns = (averaging(side, stride, 0.8 * stride) for side in image.shape[-2:])
+        return F.avg_pool2d(rows @ image @ columns.t(), pool)
+
+    colours = []
+    for colour in x.double().unbind(1):
+        image = colour[:, None]
+        first, second = modulus(image, 0, 1), modulus(image, 1, 2)
+        both = [after for channel in first for after in modulus(channel, 1, 2)]
+        parts = [average(part, 4) for part in (image, *first)]
+        colours += parts + [average(part, 2) for part in (*second, *both)]
+    return F.group_norm(torch.cat(colours, 1), 27).flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "pool"), [((3, 32, 32), 1), ((3, 32, 32), 2), ((1, 28, 28), 1), ((2, 8, 16), 2)]
+)
+def test_features_are_what_the_definition_says(shape, pool):
+    x = torch.randn(2, *shape)
+    found = Scattering(pool)(x).double()
+    torch.testing.assert_close(found, by_definition(x, pool), rtol=1e-3, atol=2e-5)
 
 
 @pytest.mark.parametrize(

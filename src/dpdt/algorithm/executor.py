@@ -26,8 +26,6 @@ depends on the auxiliary's key alone (randomness.py). The caller's autocast is s
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -38,6 +36,7 @@ from dpdt.algorithm import ways
 from dpdt.algorithm.auxiliary import Contribute, Tally
 from dpdt.algorithm.batch import Batch, leaves
 from dpdt.algorithm.gradients import Loss
+from dpdt.algorithm.lanes import Lanes
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import same_bits
@@ -88,7 +87,7 @@ class Executor:
         self._images = any(isinstance(m, nn.Conv2d) for m in model.modules())
         self.convolves = any(isinstance(m, _ConvNd) for m in model.modules())
         self._arranged = False
-        self._lanes: tuple[int, ThreadPoolExecutor] | None = None
+        self.lanes = Lanes()
 
     def total(
         self,
@@ -214,30 +213,9 @@ class Executor:
                 layout.arrange(channels_last=False)
         self.kept.passed()
 
-    def lanes(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """`map`, on as many lanes as torch has threads.
-
-        A lane is a thread that computes on one core. Small micro-batches keep one core busy, but
-        not several.
-        """
-        threads = torch.get_num_threads()
-        if self._lanes is None or self._lanes[0] != threads:
-            self._lanes = (threads, ThreadPoolExecutor(threads, initializer=_use_one_core))
-        torch.set_num_threads(1)  # whoever adds up the results must not disturb the lanes
-        try:
-            yield from self._lanes[1].map(function, items)
-        finally:
-            torch.set_num_threads(threads)
-
     def state_dict(self) -> dict[str, Any]:
         return {"channels_last": self.layout.channels_last, "arranged": self._arranged}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.layout.arrange(state["channels_last"])
         self._arranged = state["arranged"]
-
-
-def _use_one_core() -> None:
-    """Keep this thread's operations on one core, for reproducible and undisturbed lanes."""
-    torch.get_num_threads()  # a thread adopts the global number at its first operation: do it now
-    torch.set_num_threads(1)

@@ -123,7 +123,7 @@ class Pass:
                 copies[lane] = (model, Attributes(model))
             return self._group(group, *copies[lane], seed=not lanes)
 
-        for part, seen in (owner.lanes if lanes else map)(run, groups):
+        for part, seen in (owner.lanes.map if lanes else map)(run, groups):
             target.merge(part)
             tally.add(seen)
         for _, attributes in copies.values():

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,6 +29,7 @@ from dpdt.errors import InputError
 
 OWN = ("training",)  # attributes that say nothing about data, and that a loop may change
 PLAIN = (bool, int, float, str)
+EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 PASSED_OVER = (
     nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType,
     types.MethodType,
@@ -85,9 +86,9 @@ class Attributes:
                 raise _changed(name)
 
     def _content(self) -> dict[str, str]:
-        """A hash of every attribute, by name."""
+        """A hash of every attribute, by name; small ones as they are, which is faster."""
         return {
-            f"attribute {key!r} of layer {name or 'model'!r}": _digest(value)
+            f"attribute {key!r} of layer {name or 'model'!r}": _summary(value)
             for name, module in self.modules.items()
             for key, value in module.__dict__.items()
             if key not in (*OWN, "_parameters", "_buffers", "_modules")
@@ -159,6 +160,13 @@ def _same(table: dict[str, Any], then: dict[str, Any]) -> bool:
         table.get(k) is v or k in OWN or (isinstance(v, PLAIN) and table.get(k) == v)
         for k, v in then.items()
     )
+
+
+def _summary(value: Any) -> str:
+    """What a value holds: as it is printed, if it is plain or empty, otherwise a hash."""
+    if value is None or type(value) in PLAIN or (type(value) in EMPTY and not value):
+        return f"{type(value).__qualname__} {value!r}"
+    return _digest(value)
 
 
 def _digest(value: Any) -> str:

@@ -65,7 +65,7 @@ class Target:
         model = models.build(chosen.model, facts, chosen.train.seed)
         start = models.build(chosen.model, facts, chosen.train.seed)
         folder.load_model(model)
-        public, examples = data.set_aside(load(chosen), chosen.data.public)
+        public, examples = data.set_aside(load(chosen, show_progress=True), chosen.data.public)
         if examples.test is None or not count(examples.test):
             raise InputError(f"{path}: data {chosen.data.name!r} has no held-out examples")
         planted = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpdt.data import cache
 from dpdt.data.table import DATA, DataSet, Facts, Part
 from dpdt.errors import InputError
 
@@ -25,6 +26,7 @@ __all__ = [
     "DataSet",
     "Examples",
     "Facts",
+    "cache",
     "facts",
     "folder",
     "load",

@@ -15,7 +15,9 @@ from dpdt.models.bounds import Bounds, linear_bounds
 from dpdt.models.settings import ModelSettings
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
+
+    from dpdt.models.frozen import Watch
 
 # The models that can be described without building them.
 _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
@@ -29,7 +31,6 @@ _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
         f.shape, f.classes, width=m.width, layers=m.layers or describe.VIT_LAYERS, patch=m.patch
     ),
 }
-STEP, TEXTS = 8, 63  # texts are cut to multiples of STEP tokens, and TEXTS computed together
 IMAGES = ("cnn", "convnet", "resnet18", "scatter", "vit-small")
 
 
@@ -138,66 +139,26 @@ def learner(model: nn.Module, config: ModelSettings, augment: bool) -> nn.Module
 
 
 def inputs(
-    model: nn.Module, config: ModelSettings, examples: Examples, *, augment: bool
+    model: nn.Module,
+    config: ModelSettings,
+    examples: Examples,
+    *,
+    augment: bool,
+    watch: Watch | None = None,
 ) -> Examples:
-    """What is trained on. Texts become tokens, and inputs of a frozen part become its features."""
-    from dpdt.models import pretrained
+    """What is trained on. Texts become tokens, and inputs of a frozen part become its features.
+
+    `watch` shows how far features are.
+    """
+    from dpdt.models import frozen, pretrained
 
     parts = {"train": examples.train, "test": examples.test}
     for name, part in parts.items():
         if isinstance(part, tuple) and isinstance(part[0], list):
             parts[name] = (pretrained.encode(config, part[0]), part[1])
     if has_features(config, augment):
-        parts = {name: features(model, part) for name, part in parts.items()}
+        watch = watch or frozen.silent
+        parts = {
+            name: frozen.features_once(model, config, part, watch) for name, part in parts.items()
+        }
     return replace(examples, **parts)
-
-
-def features(model: Any, part: Any, rows: int = 250) -> tuple[Tensor, Tensor]:
-    """What the head of a model will see of every example, and the labels.
-
-    Guarantees: an example's features do not depend on the other examples, to the bit. Inputs of one
-    shape are taken in their order, whatever they are. Texts are cut to their own length, rounded
-    up. Texts of one length are computed together if all places of a chunk give the same result.
-    """
-    import torch
-
-    from dpdt.data.access import count, take
-
-    model.eval()
-    with torch.no_grad():
-        if isinstance(part, tuple) and isinstance(part[0], dict):
-            return _of_texts(model, *part), part[1]
-        found = [take(part, chosen) for chosen in torch.split(torch.arange(count(part)), rows)]
-        return torch.cat([model.features(x) for x, _ in found]), torch.cat([y for _, y in found])
-
-
-def _of_texts(model: Any, tokens: dict[str, Tensor], labels: Tensor) -> Tensor:
-    """Features of texts, length by length."""
-    import torch
-
-    from dpdt.algorithm.batch import tree_map
-    from dpdt.algorithm.places import equal_places
-
-    whole = tokens["attention_mask"].shape[1]
-    lengths = tokens["attention_mask"].sum(1).clamp_min(1)
-    lengths = (-(-lengths // STEP) * STEP).clamp_max(whole)
-    found: dict[int, Tensor] = {}
-    for length in sorted(set(lengths.tolist())):
-        cut = {name: t[:, :length] for name, t in tokens.items()}
-        # one row that is attended to from end to end keeps the model from cutting further
-        full = {name: torch.ones_like(t[:1]) for name, t in cut.items()}
-
-        def compute(
-            some: dict[str, Tensor], trial: int = 0, full: dict[str, Tensor] = full
-        ) -> Tensor:
-            both = tree_map(lambda a, b: torch.cat([a, b]), some, full)
-            answer: Tensor = model.features(both)[:-1]
-            return answer
-
-        rows = TEXTS if equal_places(compute, cut, 1, TEXTS, 4) == 1 else 1
-        members = torch.nonzero(lengths == length).squeeze(1)
-        for chosen in torch.split(members, rows):
-            filled = torch.cat([chosen, chosen[:1].expand(rows - len(chosen))])
-            answers = compute({name: t[filled] for name, t in cut.items()})
-            found |= dict(zip(chosen.tolist(), answers, strict=False))
-    return torch.stack([found[i] for i in range(len(labels))])

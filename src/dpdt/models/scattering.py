@@ -3,11 +3,16 @@
 Two scales and eight angles of Morlet wavelets, up to second order (Oyallon & Mallat 2015), averaged
 over windows of 4 pixels: 81 channels for each colour. Each example is normalised by itself, in
 groups of channels (Tramèr & Boneh 2021), so that no statistic of the data is needed.
+
+Nearly all time goes into convolutions of single channels, which processors are bad at. So a bank
+computes a square of 2 × 2 neighbouring outputs at once, by kernels that are a little larger
+(`blocked`). That takes a third more products and half the time.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +22,7 @@ ANGLES = 8
 SCALES = 2
 CHANNELS = 1 + SCALES * ANGLES + ANGLES**2
 GROUPS = 27
+SIDE = 2  # of the square of outputs that are computed at once
 
 
 def _grid(radius: int) -> tuple[Tensor, Tensor]:
@@ -45,13 +51,40 @@ def averaging(size: int, stride: int, width: float) -> Tensor:
     line = torch.arange(-radius, radius + 1, dtype=torch.float64)
     window = torch.exp(-(line**2) / (2 * width**2))
     places = F.pad(torch.eye(size, dtype=torch.float64)[:, None], (radius,) * 2, mode="reflect")
-    return F.conv1d(places, (window / window.sum())[None, None], stride=stride)[:, 0].t().float()
+    return F.conv1d(places, (window / window.sum())[None, None], stride=stride)[:, 0].t()
 
 
-def _bank(scale: int) -> Tensor:
-    """[2 · angles, 1, side, side]: all angles' real parts, then all imaginary ones."""
+@cache
+def windows(height: int, width: int, stride: int, pool: int, squares: bool) -> Tensor:
+    """All averaging of a channel as one matrix, [height · width, outputs].
+
+    With `squares`, inputs lie as a bank leaves them: by place in a square, then square by square.
+    """
+    rows, columns = (
+        torch.unflatten(averaging(side, stride, 0.8 * stride), 0, (-1, pool)).mean(1)
+        for side in (height, width)
+    )
+    both = torch.einsum("ij,kl->jlik", rows, columns)
+    if squares:
+        both = torch.unflatten(torch.unflatten(both, 1, (-1, SIDE)), 0, (-1, SIDE))
+        both = both.permute(1, 3, 0, 2, 4, 5)
+    return both.reshape(height * width, -1).float()
+
+
+def blocked(scale: int, stride: int) -> Tensor:
+    """A bank [2 · angles · SIDE², 1, side, side]: all real parts, then all imaginary ones.
+
+    An output channel is an angle and a place in a square. Its kernel is the wavelet, moved there.
+    """
     pairs = [morlet(scale, angle) for angle in range(ANGLES)]
-    return torch.stack([p[0] for p in pairs] + [p[1] for p in pairs]).unsqueeze(1).float()
+    plain = torch.stack([p[0] for p in pairs] + [p[1] for p in pairs])
+    side, room = plain.shape[-1], stride * (SIDE - 1)
+    bank = plain.new_zeros(len(plain), SIDE, SIDE, side + room, side + room)
+    for i in range(SIDE):
+        for j in range(SIDE):
+            y, x = i * stride, j * stride
+            bank[:, i, j, y : y + side, x : x + side] = plain
+    return bank.flatten(0, 2).unsqueeze(1).float()
 
 
 class Scattering(nn.Module):
@@ -63,42 +96,40 @@ class Scattering(nn.Module):
     def __init__(self, pool: int = 1):
         super().__init__()
         self.pool = pool
-        self.register_buffer("fine", _bank(0), persistent=False)
-        self.register_buffer("coarse", _bank(1), persistent=False)
+        self.register_buffer("fine", blocked(0, 1), persistent=False)
+        self.register_buffer("coarse", blocked(1, 2), persistent=False)
 
     def _modulus(self, x: Tensor, bank: Tensor, stride: int) -> Tensor:
-        """|x ∗ ψ| for every wavelet: [n, 1, h, w] → [n, angles, h / stride, w / stride]."""
-        radius = bank.shape[-1] // 2
+        """|x ∗ ψ| for every wavelet: [n, 1, h, w] → [n, angles · SIDE², h', w'], in squares."""
+        radius = (bank.shape[-1] - stride * (SIDE - 1)) // 2
         padded = F.pad(x, (radius,) * 4, mode="reflect")
-        real, imaginary = F.conv2d(padded, bank, stride=stride).chunk(2, dim=1)
-        return torch.sqrt(real.square() + imaginary.square() + 1e-12)
+        real, imaginary = F.conv2d(padded, bank, stride=SIDE * stride).chunk(2, dim=1)
+        return real.square().addcmul_(imaginary, imaginary).add_(1e-12).sqrt_()
 
-    def _average(self, x: Tensor, stride: int) -> Tensor:
-        """Low-pass and subsample every channel by itself; `stride` is what is left of 4 pixels."""
-        rows, columns = (averaging(side, stride, 0.8 * stride).to(x) for side in x.shape[-2:])
-        return rows @ x @ columns.t()
+    def _average(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Low-pass and subsample every channel by itself."""
+        return x.reshape(-1, len(matrix)) @ matrix.to(x)
 
     def forward(self, x: Tensor) -> Tensor:
         n, colours, height, width = x.shape
         image = x.reshape(n * colours, 1, height, width)
         first = self._modulus(image, self.fine, 1)  # type: ignore[arg-type]
+        whole = F.pixel_shuffle(first, SIDE)
         second = self._modulus(image, self.coarse, 2)  # type: ignore[arg-type]
         both = self._modulus(
-            first.reshape(-1, 1, height, width),
+            whole.view(-1, 1, height, width),
             self.coarse,  # type: ignore[arg-type]
             2,
-        ).view(n * colours, ANGLES**2, *second.shape[-2:])
+        )
+        half = windows(height // 2, width // 2, 2, self.pool, True)
         parts = [
-            self._average(image, 4),
-            self._average(first, 4),
-            self._average(second, 2),
-            self._average(both, 2),
+            self._average(image, windows(height, width, 4, self.pool, False)),
+            self._average(first, windows(height, width, 4, self.pool, True)),
+            self._average(second, half),
+            self._average(both, half),
         ]
-        result = torch.cat(parts, dim=1)
-        if self.pool > 1:
-            result = F.avg_pool2d(result, self.pool)
-        grouped = result.view(n, colours * CHANNELS, *result.shape[-2:])
-        return F.group_norm(grouped, GROUPS).flatten(1)
+        result = torch.cat([part.view(n * colours, -1, half.shape[1]) for part in parts], dim=1)
+        return F.group_norm(result.view(n, colours * CHANNELS, -1), GROUPS).flatten(1)
 
 
 class Scattered(nn.Module):

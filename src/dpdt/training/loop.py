@@ -59,6 +59,7 @@ class Given(TypedDict, total=False):
     pulls: gradient canaries, for audits.
     ledger: where to write the ledger. If left out, it is kept in memory.
     diagnose: compute the quantities of the convergence theory at every step.
+    overwrite: the data's tensors are needed no more and may be written to, which saves memory.
     using: settings that were made already. Otherwise give settings as keywords.
     """
 
@@ -69,6 +70,7 @@ class Given(TypedDict, total=False):
     pulls: Pulls | None
     ledger: str | Path | None
     diagnose: bool
+    overwrite: bool
     using: Training | None
 
 
@@ -102,7 +104,7 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
     seen = earlier.sample(data)
     why_not = earlier.why_not(model, seen)
     identity = partial(_identity, model, data, public, users, plan)
-    ready = _Ready.of(model, data, public, plan)
+    ready = _Ready.of(model, data, public, plan, identity, given.get("overwrite", False))
     learner, data, plan = ready.learner, ready.data, ready.plan
     if (pulls := given.get("pulls")) is not None:
         learner, data, loss = pulls.plant(learner, data, loss, plan)
@@ -124,7 +126,7 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
         model=model,
         learner=learner,
         noise=noise,
-        identity=identity,
+        identity=ready.identity,
         seen=seen,
         whitened=ready.whitened,
     )
@@ -180,19 +182,30 @@ class _Ready:
     data: Any
     plan: Plan
     whitened: Whitened | None
+    identity: Callable[[], dict[str, str]]
 
     @classmethod
-    def of(cls, model: nn.Module, data: Any, public: Any, plan: Plan) -> _Ready:
+    def of(
+        cls,
+        model: nn.Module,
+        data: Any,
+        public: Any,
+        plan: Plan,
+        identity: Callable[[], dict[str, str]],
+        overwrite: bool,
+    ) -> _Ready:
         """In the coordinates that the plan asks for, with the learning rate that fits them."""
         learner, inputs, whitened = model, public, None
         if plan.header.preconditioner == PUBLIC:
+            identity = partial(dict, identity())  # of the data as they are now, once and for all
             whitened = Whitened(model, public)
-            learner, inputs, data = whitened.inner, whitened.inputs, whitened.data(data)
+            learner, inputs = whitened.inner, whitened.inputs
+            data = whitened.data(data, overwrite=overwrite)
         if plan.training.method.lr == AUTO:
             by_name = isinstance(take(data, torch.arange(1)), Mapping)
             found = rate.reach_of(learner, rate.typical(inputs, data), by_name=by_name)
             plan = plan.tuned(found, linear=linear_layer(learner) is not None)
-        return cls(learner=learner, data=data, plan=plan, whitened=whitened)
+        return cls(learner=learner, data=data, plan=plan, whitened=whitened, identity=identity)
 
 
 def _identity(

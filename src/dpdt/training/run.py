@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.loader import Loader
 from dpdt.training.loop import fit, prepare
-from dpdt.training.progress import Display
+from dpdt.training.progress import Display, counting
 from dpdt.training.recorder import Recorder
 from dpdt.training.step import Step
 
@@ -57,14 +58,15 @@ class Outcome:
         }
 
 
-def load(config: Config) -> data.Examples:
+def load(config: Config, *, show_progress: bool = False) -> data.Examples:
     """The examples of a configuration, as its model reads them."""
     device.chosen(config.train.device, device.best())  # refused before anything is read
     facts = data.facts(config.data.name, config.data.limit)
     models.check(config.model, facts)
     loaded = data.load(config.data.name, config.data.limit)
     model = models.build(config.model, facts, config.train.seed)
-    return models.inputs(model, config.model, loaded, augment=config.train.augment)
+    watch = partial(counting, enabled=show_progress)
+    return models.inputs(model, config.model, loaded, augment=config.train.augment, watch=watch)
 
 
 def canaries_of(config: Config) -> Wanted:
@@ -90,11 +92,19 @@ class Assembled:
     start: str  # a hash of the model before the first step
 
     @classmethod
-    def of(cls, config: Config, examples: data.Examples | None, folder: Run | None) -> Assembled:
+    def of(
+        cls,
+        config: Config,
+        examples: data.Examples | None,
+        folder: Run | None,
+        *,
+        show_progress: bool = False,
+    ) -> Assembled:
         """Load and build; canaries are planted as in the folder, if there is one."""
         check_canaries(config)
         facts = data.facts(config.data.name, config.data.limit)
-        public, examples = data.set_aside(examples or load(config), config.data.public)
+        examples = examples or load(config, show_progress=show_progress)
+        public, examples = data.set_aside(examples, config.data.public)
         if config.privacy.unit == "user" and examples.users is None:
             raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
         where = device.chosen(config.train.device, device.best())
@@ -120,8 +130,13 @@ class Assembled:
         """What is trained on."""
         return self.planted.data if self.planted else self.examples.train
 
-    def prepare(self, config: Config, diagnose: bool) -> tuple[Step, Loader]:
-        """The step and its loader; refused if they are not what the configuration says."""
+    def prepare(
+        self, config: Config, diagnose: bool, *, overwrite: bool = False
+    ) -> tuple[Step, Loader]:
+        """The step and its loader; refused if they are not what the configuration says.
+
+        With `overwrite` the training examples are needed no more, and may be written to.
+        """
         planted = self.planted
         step, loader = prepare(
             self.learner,
@@ -132,6 +147,7 @@ class Assembled:
             pulls=planted.pulls if planted else None,
             using=config.training,
             diagnose=diagnose,
+            overwrite=overwrite,
         )
         if step.plan.problem != problem_of(config):
             raise InputError(
@@ -164,10 +180,10 @@ def run(
     folder = Run.open(path) if resume else None
     state = folder.load_checkpoint() if folder else None
     # Everything that can be refused is refused here, before the folder exists.
-    ready = Assembled.of(config, examples, folder)
-    step, loader = ready.prepare(config, diagnose)
-    _say_size(config)
+    ready = Assembled.of(config, examples, folder, show_progress=show_progress)
     depends = ready.depends(config)
+    step, loader = ready.prepare(config, diagnose, overwrite=examples is None)
+    _say_size(config)
     if folder is None or state is None:
         folder = Run.create(path, config)
         if ready.planted:

@@ -10,24 +10,31 @@ preconditioned by the square of φ: directions in which all inputs vary much no 
 others. Half of a whitening is better than a full one, which would blow up directions that are
 mostly noise.
 
-Guarantees: φ is a function of public inputs alone, fixed before the first step. An example's
-contribution is clipped in the new coordinates, and noise is added there, so nothing else changes.
+Guarantees: φ is a function of public inputs alone, fixed before the first step. φ(x) is a function
+of x and of the example's own number, to the bit, whoever else is there. An example's contribution
+is clipped in the new coordinates, and noise is added there, so nothing else changes.
+
+All inputs are transformed once, before training. That costs far more than a step, so it is not done
+again for every batch. Whoever no longer needs the old coordinates lets them be overwritten: then
+the inputs are in memory once.
 """
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dpdt.algorithm.gradients import linear_layer
+from dpdt.algorithm.places import equal_places, tries_of
 from dpdt.errors import InputError
 
 POWER = 0.25
-ROWS = 4096  # examples transformed at once
+ROWS = 256  # examples transformed at once, a multiple of 16: rows are equal within 16 places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +64,31 @@ class Whitening:
         length = float(torch.linalg.vector_norm(raw.apply(rows), dim=1).mean())
         return cls(mean=mean, directions=directions, factors=factors, scale=1.0 / (length or 1.0))
 
-    def apply(self, x: Tensor) -> Tensor:
-        """φ of every row."""
-        parts = [self._turn(rows.flatten(1) - self.mean) for rows in torch.split(x, ROWS)]
-        return torch.cat(parts)
+    def apply(self, x: Tensor, *, overwrite: bool = False) -> Tensor:
+        """φ of every row; with `overwrite`, in the memory of x, if x lies there row by row.
+
+        A matrix product may round a row by its place and by the number of rows. So there is always
+        the same number of them, filled up with copies, and a row's place goes by its own number.
+        """
+        rows = x.flatten(1)  # no copy, if x lies row by row
+        out, number = rows if overwrite else torch.empty_like(rows), self.rows
+        for first in range(0, len(rows), number):
+            part = rows[first : first + number]
+            filled = torch.cat([part, part[:1].expand(number - len(part), -1)])
+            out[first : first + number] = self._turn(filled.sub_(self.mean))[: len(part)]
+        return out
+
+    @cached_property
+    def rows(self) -> int:
+        """How many are transformed at once: 1, if equal rows at places that should be alike differ.
+
+        Found out on made-up inputs.
+        """
+        size = len(self.mean)
+        found = equal_places(
+            lambda x, _: self._turn(x), self.mean.unsqueeze(0), 1, ROWS, tries_of(size)
+        )
+        return 1 if found is None else ROWS
 
     def _turn_back(self, rows: Tensor) -> Tensor:
         changed = (rows @ self.directions.t()).mul_(1.0 / self.factors - 1.0) @ self.directions
@@ -114,14 +142,14 @@ class Whitened:
         if not fresh:
             self.whitening.unfold_(self.inner, outer)
 
-    def data(self, data: Any) -> Any:
-        """Training examples (x, y) in the new coordinates."""
+    def data(self, data: Any, *, overwrite: bool) -> Any:
+        """Training examples (x, y) in the new coordinates, perhaps where the old ones were."""
         if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], Tensor):
             raise InputError(
                 "data: preconditioner 'public' needs a tuple of tensors (x, y), found "
                 f"{type(data).__name__}"
             )
-        return self.whitening.apply(data[0].to(self.outer.weight)), data[1]
+        return self.whitening.apply(data[0].to(self.outer.weight), overwrite=overwrite), data[1]
 
     def fold(self) -> None:
         """Bring the outer model up to date."""
