@@ -117,11 +117,20 @@ def test_a_contribution_keeps_to_the_clip(scale, clip, case, seed):
     assert all(float(total.norm()) <= clip for total in totals)
 
 
-def test_a_linear_head_as_products_stays_in_float32():
+@pytest.mark.parametrize("make", [lambda: nn.Linear(6, 3), Spy])
+def test_taps_hear_what_layers_compute_in_bfloat16(make):
+    options = {"sampling": "partition", "memory": "none", "lr": 0.1, "clip": 0.5}
+    low, step = finish(made(make), **LOW, **options)
+    assert [how.taps is not None for how in step.engine.executor.found.values()] == [True]
+    high, _ = finish(made(make), **options)
+    assert not torch.equal(low, high)
+    torch.testing.assert_close(low, high, rtol=0.0, atol=0.02)
+
+
+def test_taps_are_not_set_where_bfloat16_hides_what_places_do():
     options = {**POISSON[0], "auxiliaries": "per-example"}
-    low, step = finish(made(lambda: nn.Linear(6, 3)), **LOW, **options)
-    assert [how.head for how in step.engine.executor.found.values()] == [True]
-    assert torch.equal(low, finish(made(lambda: nn.Linear(6, 3)), **options)[0])
+    _, step = finish(made(lambda: nn.Linear(6, 3)), **LOW, **options)
+    assert [(how.taps, how.rows) for how in step.engine.executor.found.values()] == [(None, 0)]
 
 
 def test_what_comes_out_of_a_lowered_loss_is_float32():

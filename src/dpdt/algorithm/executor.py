@@ -205,7 +205,7 @@ class Executor:
             return
         self._arranged = True
         together = ways.equal_size(batch) if self.scales else ways.size_of(self, batch)
-        if not self._images or layout.device.type != "cpu" or together:
+        if not self._images or layout.place.type != "cpu" or together:
             return
         layout.arrange(channels_last=True)
         with full_precision(), torch.no_grad(), kept():

@@ -50,7 +50,7 @@ class Pass:
         sums = Sums(taps, scaled, self.how.blocks, target)
         for places in self._chunks():
             found, real = self._listened(taps, places, model, attributes), places >= 0
-            tally.add(_seen(sums.add(found, real)))
+            tally.add(_seen(sums.add(found, real.to(self.columns.device))))
             self.losses[places[real]] = found.losses.cpu().double()[real]
         attributes.refuse_content()
         sums.finish()

@@ -173,7 +173,7 @@ def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | Non
 def apart(owner: Executor, batch: Batch) -> How:
     """One micro-batch after the other, on lanes if the model allows."""
     layout, size = owner.layout, max(1, min(owner.expected, max(batch.sizes)))
-    if owner.expected > LANE or layout.device.type != "cpu":
+    if owner.expected > LANE or layout.place.type != "cpu":
         return How()
     data = made_up(batch.data, size)
     out = torch.empty(1, layout.size, dtype=layout.dtype, device=layout.device)
