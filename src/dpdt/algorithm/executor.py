@@ -36,7 +36,7 @@ from dpdt.algorithm import ways
 from dpdt.algorithm.auxiliary import Contribute, Tally
 from dpdt.algorithm.batch import Batch, leaves
 from dpdt.algorithm.gradients import Loss
-from dpdt.algorithm.lanes import Lanes
+from dpdt.algorithm.lanes import Lanes, keep_memory
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import same_bits
@@ -76,6 +76,7 @@ class Executor:
         scales: bool = False,
     ):
         refuse_unready(model)
+        keep_memory()
         self.model, self.loss, self.layout, self.seed = model, loss, layout, seed
         self.auxiliaries, self.expected = auxiliaries, expected
         self.kept = Kept(model)

@@ -14,7 +14,17 @@ from typing import Any
 
 import torch
 
+BLOCK = 2**25 - 2**16  # bytes: the largest block that glibc learns to keep
 AHEAD = 2  # pieces of work that wait for each lane
+
+
+def keep_memory() -> None:
+    """Let glibc keep memory that is freed, for the next time.
+
+    It hands blocks of some MB back to the system, and asks for them again page by page, which can
+    take longer than what is computed in them. Once it has freed a larger block, it keeps them.
+    """
+    torch.empty(BLOCK, dtype=torch.uint8)
 
 
 class Lanes:

@@ -206,9 +206,14 @@ class Pass:
             yield torch.from_numpy(places.reshape(-1))
 
     def _gather(self, places: Tensor) -> Data:
-        """The examples of a chunk, in memory of their own. Fillers are copies of a member."""
-        size = max(self.batch.sizes)
-        first = torch.tensor([b[0] for b in self.batch.bounds])
+        """The examples of a chunk, in memory of their own. Fillers are copies of a member.
+
+        If places are fixed, they are taken from where they are: who stands there never changes.
+        """
+        size, bounds = max(self.batch.sizes), self.batch.bounds
+        if self.batch.fixed and len(places) == int(places[-1] - places[0]) + 1:
+            return self.batch.slice(bounds[int(places[0])][0], bounds[int(places[-1])][1])
+        first = torch.tensor([b[0] for b in bounds])
         filler = int(places[places >= 0][0])
         starts = first[torch.where(places >= 0, places, filler)]
         index = (starts.unsqueeze(1) + torch.arange(size)).flatten()

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from dpdt.algorithm.executor import Executor
 
 CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough for the cache
-EXAMPLES = 512  # examples that are differentiated at once when vectorised
+EXAMPLES = 2048  # examples that are differentiated at once when vectorised
 PIXELS = 1 << 11  # of a micro-batch, up to which convolutions are faster together
 LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
-HELD = 1 << 26  # numbers that taps hold of a chunk
+HELD = 1 << 25  # numbers that taps hold of a chunk
 UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError)
 
 

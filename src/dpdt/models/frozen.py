@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from dpdt.algorithm.batch import Data, tree_map
-from dpdt.algorithm.lanes import Lanes, one_core
+from dpdt.algorithm.lanes import Lanes, keep_memory, one_core
 from dpdt.algorithm.places import equal_places
 from dpdt.algorithm.state import Attributes, model_hash, replica
 from dpdt.data import cache
@@ -36,9 +36,6 @@ from dpdt.models.settings import ModelSettings
 IMAGES = 16  # examples of one shape that are computed together: they fit the cache
 STEP, TEXTS = 8, 63  # texts are cut to multiples of STEP tokens, and TEXTS computed together
 TRIES = 4
-# glibc hands blocks of some MB back to the system when they are freed, and asks for them again,
-# page by page, in the next chunk: a third of the time. After a block of nearly 32 MB it keeps them.
-HELD = 2**25 - 2**16
 # What computes features, besides this folder. A change of any of these files computes them anew.
 CODE = (
     "mechanism.py",
@@ -93,7 +90,7 @@ def key_of(model: nn.Module, settings: ModelSettings, part: Any) -> str:
 def features(model: Any, part: Any, watch: Watch = silent) -> tuple[Tensor, Tensor]:
     """What the head of a model will see of every example, and the labels."""
     model.eval()
-    torch.empty(HELD, dtype=torch.uint8)
+    keep_memory()
     frozen, total, done = _Frozen(model), count(part), 0
     labels: list[Tensor] = []
     texts = isinstance(part, tuple) and isinstance(part[0], Mapping)
