@@ -28,6 +28,7 @@ from dpdt.parts import Lookups, Part, Products, Rows, fits
 WRITTEN = 24  # multiplications that a number costs which is written out, bounded and summed
 FOLDED, WINDOW = 1 << 10, 9  # pairs of channels and places of a kernel, up to which convolutions
 # are folded into groups
+SEVERAL = 4  # examples of a micro-batch, from which on it keeps a convolution busy
 WINDOWS = 1 << 20  # numbers in the windows of a convolution that are laid out at once
 
 
@@ -50,10 +51,13 @@ Named = list[tuple[str, Part]]  # parts, by the name of the layer's own paramete
 
 
 class Layer:
-    """A kind of layer. `trained` are the layer's own names of parameters that are trained."""
+    """A kind of layer, for micro-batches of one size.
 
-    def __init__(self, module: Any, trained: Sequence[str]):
-        self.module, self.trained = module, tuple(trained)
+    `trained` are the layer's own names of parameters that are trained.
+    """
+
+    def __init__(self, module: Any, trained: Sequence[str], size: int):
+        self.module, self.trained, self.size = module, tuple(trained), size
 
     @classmethod
     def can(cls, module: nn.Module) -> bool:
@@ -103,11 +107,11 @@ class Affine(Layer):
 class Convolution(Layer):
     """nn.Conv1d, Conv2d, Conv3d: a linear layer on windows of its input."""
 
-    def __init__(self, module: _ConvNd, trained: Sequence[str]):
-        super().__init__(module, trained)
+    def __init__(self, module: _ConvNd, trained: Sequence[str], size: int):
+        super().__init__(module, trained, size)
         channels = module.in_channels * module.out_channels // module.groups
         small = channels <= FOLDED and prod(module.kernel_size) <= WINDOW
-        self.folded = module.groups > 1 or small
+        self.windows = size < SEVERAL and module.groups == 1 and not small
 
     def parts(self, calls: Sequence[Call], weights: dict[str, Tensor]) -> Named:
         found: Named = []
@@ -118,8 +122,8 @@ class Convolution(Layer):
             found += self._rows({"bias": sum(sums[1:], sums[0])}, weights)
         if "weight" not in self.trained:
             return found
-        if self.folded:
-            each = [self._fold(c) for c in calls]
+        if not self.windows:
+            each = [self._each(c) for c in calls]
             return found + self._rows({"weight": sum(each[1:], each[0])}, weights)
         given = weights.get("weight")
         scale = None if given is None else given.movedim(1, -1).flatten(1)
@@ -127,18 +131,30 @@ class Convolution(Layer):
         found.append(("weight", self._product(slopes, calls, scale)))
         return found
 
-    def _fold(self, call: Call) -> Tensor:
-        """All at once: every micro-batch is a group of channels of one large convolution."""
+    def _each(self, call: Call) -> Tensor:
+        """One after the other, if micro-batches have several examples; otherwise all at once.
+
+        Then every micro-batch is a group of channels of one large convolution.
+        """
         module, dims = self.module, self.module.weight.dim() - 2
         rows, size = call.input.shape[:2]
         padded = torch.unflatten(self._padded(call.input.flatten(0, 1)), 0, (rows, size))
+        given = (module.stride, [0] * dims, module.dilation, False, [0] * dims)
+        if self.size >= SEVERAL:
+            return torch.stack(
+                [
+                    torch.ops.aten.convolution_backward(
+                        slope, x, module.weight, None, *given, module.groups, (False, True, False)
+                    )[1]
+                    for slope, x in zip(call.slope, padded, strict=True)
+                ]
+            )
         x = padded.transpose(0, 1).flatten(1, 2)
         slope = call.slope.transpose(0, 1).flatten(1, 2)
         weight = x.new_empty(rows * module.out_channels, *module.weight.shape[1:])  # its shape
         _, found, _ = torch.ops.aten.convolution_backward(
-            slope, x, weight, None, module.stride, [0] * dims, module.dilation, False,
-            [0] * dims, rows * module.groups, (False, True, False),
-        )  # fmt: skip
+            slope, x, weight, None, *given, rows * module.groups, (False, True, False)
+        )
         result: Tensor = found.unflatten(0, (rows, -1))
         return result
 
@@ -188,12 +204,12 @@ class Convolution(Layer):
         return F.pad(x, padding, mode=mode)
 
     def shape(self, name: str) -> torch.Size:
-        if name == "bias" or self.folded:
+        if name == "bias" or not self.windows:
             return super().shape(name)
         return torch.Size((self.module.out_channels, self.module.weight[0].numel()))
 
     def arranged(self, name: str, total: Tensor) -> Tensor:
-        if name == "bias" or self.folded:
+        if name == "bias" or not self.windows:
             return super().arranged(name, total)
         weight = self.module.weight
         return total.view(len(weight), *weight.shape[2:], weight.shape[1]).movedim(-1, 1)

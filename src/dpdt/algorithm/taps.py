@@ -30,6 +30,7 @@ from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.gradients import Loss, mappable, vectorised
 from dpdt.algorithm.layers import Call, Layer, Lookup, kind_of
 from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.normalised import group_norm
 from dpdt.algorithm.places import made_up, made_up_weights
 from dpdt.algorithm.precision import Lowered
 from dpdt.algorithm.randomness import Keyed
@@ -87,7 +88,7 @@ class Taps:
         for name, module in model.named_modules():
             kind, trained = kind_of(module), owned.get(name)
             if kind is not None and trained and not (weighted and kind is Lookup):
-                self.layers[name] = kind(module, trained)
+                self.layers[name] = kind(module, trained, size)
 
     @cached_property
     def homes(self) -> dict[str, tuple[Layer, str]]:
@@ -301,9 +302,14 @@ class _Heard:
             modules[name].register_forward_hook(partial(self._hear, name), prepend=True)
             for name in layers
         ]
+        norms = [m for name in layers if type(m := modules[name]) is nn.GroupNorm]
+        for norm in norms:
+            norm.forward = partial(group_norm, norm)  # type: ignore[method-assign]
         try:
             yield
         finally:
+            for norm in norms:
+                del norm.forward
             for handle in handles:
                 handle.remove()
 

@@ -1,0 +1,85 @@
+"""nn.GroupNorm in a form that vmap maps to torch's own kernels, forward and backward.
+
+vmap takes the backward pass of GroupNorm apart into many operations on whole arrays, which takes
+longer than a convolution. But GroupNorm treats the examples of a batch one by one already. So
+mapping it over micro-batches is the same as calling it on all their examples.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def group_norm(module: nn.GroupNorm, x: Tensor) -> Tensor:
+    """What the module computes, without gradients of its parameters."""
+    weight, bias = (None if p is None else p.detach() for p in (module.weight, module.bias))
+    found: Tensor = _Forward.apply(x, weight, bias, module.num_groups, module.eps)[0]
+    return found
+
+
+def _sizes(x: Tensor) -> tuple[int, int, int]:
+    """Examples, channels, places."""
+    return x.shape[0], x.shape[1], x[0, 0].numel()
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, weight: Any, bias: Any, groups: int, eps: float) -> Any:
+        return torch.native_group_norm(x.contiguous(), weight, bias, *_sizes(x), groups, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, weight, _, ctx.groups, _ = inputs
+        _, mean, spread = output
+        ctx.mark_non_differentiable(mean, spread)
+        ctx.save_for_backward(x, mean, spread, weight)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, *_: Any) -> Any:
+        return _Backward.apply(slope, *ctx.saved_tensors, ctx.groups), None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, *rest: Any) -> Any:
+        return _folded(_Forward, in_dims, (x,), rest), (0, 0, 0)
+
+
+class _Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        slope: Tensor, x: Tensor, mean: Tensor, spread: Tensor, weight: Any, groups: int
+    ) -> Tensor:
+        found: Tensor = torch.ops.aten.native_group_norm_backward(
+            slope.contiguous(), x.contiguous(), mean, spread, weight, *_sizes(x), groups,
+            (True, False, False),
+        )[0]  # fmt: skip
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept: there is no second derivative."""
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError("the second derivative of GroupNorm")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
+        return _folded(_Backward, in_dims, given[:4], given[4:]), 0
+
+
+def _folded(function: Any, in_dims: Any, mapped: Any, rest: Any) -> Any:
+    """A function of examples on the examples of all micro-batches at once."""
+    if any(dim is not None for dim in in_dims[len(mapped) :]):
+        raise RuntimeError("the parameters of a norm differ by micro-batch")
+    size = next(t.shape[d] for t, d in zip(mapped, in_dims, strict=False) if d is not None)
+    moved = [
+        t.unsqueeze(0).expand(size, *t.shape) if d is None else t.movedim(d, 0)
+        for t, d in zip(mapped, in_dims, strict=False)
+    ]
+    found = function.apply(*(t.flatten(0, 1) for t in moved), *rest)
+    if isinstance(found, Tensor):
+        return torch.unflatten(found, 0, (size, -1))
+    return tuple(torch.unflatten(t, 0, (size, -1)) for t in found)
