@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from dpdt.algorithm.batch import Batch, leaves, tree_map
 from dpdt.algorithm.places import same_bits
 from dpdt.data.access import read, take
+from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.partition import Sampler
 from dpdt.training.augment import Augment
@@ -22,12 +23,15 @@ class Loader:
 
     Guarantees: examples, grouping and order are decided by the partition. A batch is announced, and
     so paid for, when it is handed out. The step accepts only batches that were handed out, each
-    once, in order, unchanged. It computes on a copy that was never handed out (`used`).
+    once, in order, unchanged. It computes on a copy that was never handed out (`used`). Of several
+    ranks (processes) each reads only its own part of a batch.
 
     Args:
         seed: public, for Datasets that draw random numbers.
         alone: every auxiliary holds one example by construction, and has its number as key.
         fixed: sizes and places are the same whoever takes part (see Batch).
+        world: the ranks that train together.
+        local: the data and the sampler are this rank's own.
     """
 
     def __init__(
@@ -42,10 +46,14 @@ class Loader:
         augment: Augment | None = None,
         alone: bool,
         fixed: bool,
+        world: World,
+        local: bool = False,
     ):
         self.data, self.sampler, self.batches, self.steps = data, sampler, batches, steps
         self.device, self.seed, self.augment = device, seed, augment
         self.alone, self.fixed = alone, fixed
+        self.world = world
+        self.place = (0, 1) if local else (world.rank, world.size)
         self.position = 0
         self.announce: Callable[[int], None] = lambda step: None
         self._handed: dict[int, tuple[Batch, Batch]] = {}  # not yet used: as given, and our own
@@ -58,14 +66,15 @@ class Loader:
             step = self.position
             self.announce(step)
             self.position += 1
-            batch = self._batch(step)
+            with self.world.telling():
+                batch = self._batch(step)
             given = replace(batch, data=tree_map(torch.clone, batch.data))
             self._handed[step] = (given, batch)
             yield given
 
     def _batch(self, step: int) -> Batch:
-        indices, sizes = self.sampler.batch(step)
-        numbers = torch.from_numpy(indices)
+        part = self.sampler.part(step, *self.place)
+        indices, numbers = part.indices, torch.from_numpy(part.indices)
         if isinstance(self.data, Dataset):
             data = read(self.data, numbers, self.seed, step)
         else:
@@ -76,9 +85,11 @@ class Loader:
             step=step,
             epoch=step // self.batches,
             data=tree_map(lambda t: t.to(self.device), data),
-            sizes=sizes,
+            sizes=part.sizes,
             keys=tuple(map(int, indices)) if self.alone else None,
             fixed=self.fixed,
+            first=part.first,
+            whole=part.whole,
         )
 
     def move(self, position: int) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -18,22 +16,22 @@ from dpdt import config
 from dpdt.accounting import Privacy
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.gradients import Head, Loss
-from dpdt.data.access import count, fingerprint, take
+from dpdt.algorithm.gradients import Loss
+from dpdt.data.access import count
+from dpdt.distributed.world import World
 from dpdt.errors import InputError
-from dpdt.fields import AUTO, PUBLIC
-from dpdt.methods import rate
 from dpdt.methods.canaries import Pulls
-from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Job, Training
 from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
 from dpdt.models.loss import accuracy, default_loss
 from dpdt.noise import Randomness
-from dpdt.partition import Sampler, owners
+from dpdt.partition import Sampler
 from dpdt.training import earlier
 from dpdt.training.augment import Augment
 from dpdt.training.loader import Loader
+from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
+from dpdt.training.ready import Ready, identity_of
 from dpdt.training.step import Step
 
 
@@ -57,6 +55,8 @@ class Given(TypedDict, total=False):
     ledger: where to write the ledger. If left out, it is kept in memory.
     diagnose: compute the quantities of the convergence theory at every step.
     using: settings that were made already. Otherwise give settings as keywords.
+    local: data and users are this rank's alone, and the ranks' users are trained on together.
+    world: the ranks that train together. If left out, they are found as torchrun tells.
     """
 
     loss: Loss
@@ -67,6 +67,8 @@ class Given(TypedDict, total=False):
     ledger: str | Path | None
     diagnose: bool
     using: Training | None
+    local: bool
+    world: World
 
 
 class Arguments(Given, config.Options, total=False):
@@ -88,28 +90,49 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
         **options: see `Given` and docs/configuration.md.
     """
     given = _given(options)
+    world = given.get("world") or World.join()
+    with world.telling():
+        return _prepared(model, data, _training(given.get("using"), options), given, world)
+
+
+def _prepared(
+    model: nn.Module, data: Any, training: Training, given: Given, world: World
+) -> tuple[Step, Loader]:
     loss, public, users = given.get("loss", default_loss), given.get("public"), given.get("users")
-    training = _training(given.get("using"), options)
+    local = given.get("local", False)
+    refuse_alone(world, given, local)
     if (training.privacy.unit == "user") != (users is not None):
         raise InputError(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
         )
-    plan = decide(training, Problem.of(model, data, public, loss))
+    number = examples_of(world, data, training, local)
+    problem = replace(Problem.of(model, data, public, loss), examples=number)
+    plan = decide(training, problem)
     seen = earlier.sample(data)
-    why_not = earlier.why_not(model, seen)
-    identity = partial(_identity, model, data, public, users, plan)
-    ready = _Ready.of(model, data, public, plan)
+    why_not = world.gather(earlier.why_not(model, seen))
+    identity = partial(identity_of, model, data, public, users, plan, world, local)
+    ready = Ready.of(model, data, public, plan)
+    refuse_unlike(
+        world, model, ready.plan, loss=loss, public=public, users=users, data=data, seen=seen,
+        local=local,
+    )  # fmt: skip
     learner, data, plan = ready.learner, ready.data, ready.plan
     if (pulls := given.get("pulls")) is not None:
         learner, data, loss = pulls.plant(learner, data, loss, plan)
-    noise, coins = map(Randomness, _seeds(training.privacy.noise_seed))
+    noise, coins = (
+        Randomness(seed, from_first=world.from_first)
+        for seed in _seeds(training.privacy.noise_seed)
+    )
     sampler = plan.sampler(source=coins, users=users, absent=given.get("absent"))
-    loader = _loader(data, sampler, plan, next(model.parameters()).device, users is not None)
+    if local and users is not None:
+        sampler = own_users(world, sampler, users)
+    loader = _loader(data, sampler, plan, next(model.parameters()).device, world, local)
     job = Job(
         model=learner,
         loss=loss,
         plan=plan,
         noise=noise,
+        world=world,
         public=public,
         diagnose=given.get("diagnose", False),
     )
@@ -123,17 +146,20 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
         coins=coins,
         identity=identity,
         seen=seen,
+        world=world,
         whitened=ready.whitened,
     )
-    if why_not is not None:
-        step.writer.void(why_not)
+    for why in filter(None, why_not):
+        step.writer.void(why)
     earlier.remember(model, seen)
-    if (path := given.get("ledger")) is not None:
+    if (path := given.get("ledger")) is not None and world.first:
         step.writer.open(path)
     return step, loader
 
 
-def _loader(data: Any, sampler: Sampler, plan: Plan, device: torch.device, users: bool) -> Loader:
+def _loader(
+    data: Any, sampler: Sampler, plan: Plan, device: torch.device, world: World, local: bool
+) -> Loader:
     train, poisson = plan.training.train, plan.header.sampling == "poisson"
     return Loader(
         data,
@@ -144,7 +170,10 @@ def _loader(data: Any, sampler: Sampler, plan: Plan, device: torch.device, users
         seed=train.seed,
         augment=Augment(train.seed, count(data)) if train.augment else None,
         alone=poisson and plan.header.per_example,
-        fixed=not poisson and not users,  # how much a user holds may be what is replaced
+        # how much a user holds may be what is replaced
+        fixed=not poisson and plan.header.unit != "user",
+        world=world,
+        local=local,
     )
 
 
@@ -166,47 +195,6 @@ def _training(using: Training | None, settings: Any) -> Training:
             "give one or the other"
         )
     return using
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ready:
-    """What is trained, on what, and the plan with its learning rate."""
-
-    learner: nn.Module
-    data: Any
-    plan: Plan
-    whitened: Whitened | None
-
-    @classmethod
-    def of(cls, model: nn.Module, data: Any, public: Any, plan: Plan) -> _Ready:
-        """In the coordinates that the plan asks for, with the learning rate that fits them."""
-        learner, inputs, whitened = model, public, None
-        if plan.header.preconditioner == PUBLIC:
-            whitened = Whitened(model, public)
-            learner, inputs, data = whitened.inner, whitened.inputs, whitened.data(data)
-        if plan.training.method.lr == AUTO:
-            by_name = isinstance(take(data, torch.arange(1)), Mapping)
-            found = rate.reach_of(learner, rate.typical(inputs, data), by_name=by_name)
-            plan = plan.tuned(found, linear=Head.layer_of(learner) is not None)
-        return cls(learner=learner, data=data, plan=plan, whitened=whitened)
-
-
-def _identity(
-    model: nn.Module, data: Any, public: Any, users: Sequence[Any] | None, plan: Plan
-) -> dict[str, str]:
-    """What a state must have in common with the run that takes it."""
-    parts = [fingerprint(part) for part in (data, public) if part is not None]
-    shapes = {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
-    return {
-        "settings": _digest([asdict(plan.training), asdict(plan.header)]),
-        "users": _digest(None if users is None else owners(users)[0].tolist()),
-        "model": _digest(shapes),
-        "training data or public inputs": _digest(parts),
-    }
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _seeds(seed: int | None) -> tuple[int | None, int | None]:
@@ -277,8 +265,13 @@ def fit(
                     on_epoch(record)
             if on_step is not None:  # last, since it may raise to stop
                 on_step(result, batch)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if not step.world.stopping:  # the other ranks know nothing of it
+            step.world.leave(error)
         step.pause()
+        raise
+    except BaseException as error:
+        step.world.leave(error)
         raise
     finally:
         model.eval()
