@@ -48,7 +48,7 @@ class Batch:
     are the same whoever takes part, as in a partition. Under Poisson sampling they are not.
 
     Where several ranks train one model, a batch holds the auxiliaries of one rank, from number
-    `first` on. `whole` are then the sizes of all of them.
+    `first` on. `whole` are then the sizes of all of them, from which all ranks find the same way.
     """
 
     step: int
@@ -70,7 +70,7 @@ class Batch:
     @property
     def alone(self) -> bool:
         """Whether every auxiliary holds one example by construction, not by chance."""
-        return (self.fixed or self.keys is not None) and set(self.sizes) == {1}
+        return (self.fixed or self.keys is not None) and set(self.whole or self.sizes) == {1}
 
     @cached_property
     def bounds(self) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ def arrange(world: World, executor: Executor, batch: Batch) -> None:
         executor.arrange(batch)
         return
     if sum(batch.sizes):
-        executor.arrange(replace(batch, sizes=batch.whole or batch.sizes))
+        executor.arrange(batch)
     found = world.gather(executor.state_dict())
     executor.load_state_dict(next((s for s in found if s["arranged"]), found[0]))
 

@@ -69,7 +69,7 @@ def size_of(owner: Executor, batch: Batch) -> int:
     Convolutions are slower when computed together, unless a micro-batch is one example or has few
     pixels. So are models too large for several rows of gradients to fit the cache.
     """
-    sizes = set(batch.sizes) - {0}
+    sizes = set(batch.whole or batch.sizes) - {0}
     if len(sizes) != 1 or not (batch.alone or batch.fixed) or 4 * owner.layout.size > CHUNK:
         return 0
     size = sizes.pop()
