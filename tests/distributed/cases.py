@@ -91,3 +91,95 @@ def trained(name, kind="deep"):
         "ledger": (ledger.runs, ledger.header, ledger.exports, ledger.voids, ledger.closed),
         "rank": step.world.rank,
     }
+
+
+def held_and_read(name):
+    """How much a rank remembers, and which examples it reads."""
+
+    class Spy(torch.utils.data.Dataset):
+        def __init__(self):
+            self.data, self.read = examples(), set()
+
+        def __len__(self):
+            return len(self.data[1])
+
+        def __getitem__(self, i):
+            self.read.add(i)
+            return self.data[0][i], self.data[1][i]
+
+    data = Spy()
+    step, loader = prepare(deep(), data, **options_of(name))
+    data.read.clear()  # of what looks at the shape of an example, and at a sample
+    batches = [step(batch) and batch for batch in loader]
+    kept = {n: list(t.shape) for n, t in step.engine.memory.state().items()}
+    numbers = [tuple(batch.numbers.tolist()) for batch in batches]
+    step.finish()
+    return {"kept": kept, "read": data.read, "numbers": numbers}
+
+
+class Constant(nn.Module):
+    """Parameters whose loss has gradient 0: only noise moves them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(20_000))
+
+    def forward(self, x):
+        return self.weight.sum() * 0.0 + x.sum() * 0.0
+
+
+def mean_loss(model, batch):
+    return model(batch[0])
+
+
+def noise_of(options):
+    """What noise alone moves θ by in two steps, with the operating system's entropy."""
+    model = Constant()
+    step, loader = prepare(
+        model, examples(), loss=mean_loss, epochs=1, batch_size=20, noise=0.5, **options
+    )
+    moved = []
+    for batch in loader:
+        before = model.weight.detach().clone()
+        step(batch)
+        moved.append((model.weight.detach() - before).numpy())
+    setting = step.plan.at(0)
+    return {
+        "moved": moved, "sigma": setting.noise[0] * setting.step_size,
+        "secrets": repr(step.secrets()["noise"]["s"]["seed"]),
+    }  # fmt: skip
+
+
+def contributions(name, data, kind="deep"):
+    """The mean before noise of the first two steps, and what the accountant allows."""
+    from dpdt.accounting.composition import sensitivities
+
+    found = []
+
+    def spy(total, *, divisor, noise, spacing, source):
+        s = torch.as_tensor(spacing, dtype=torch.float64)
+        mean = total / divisor
+        found.append(torch.where(s > 0, (mean / s).round() * s, mean).numpy())
+        return torch.zeros_like(total)
+
+    step, loader = prepare(model_of(name, kind), data, **options_of(name))
+    import dpdt.algorithm.publish
+    import dpdt.methods.gep.engine
+
+    modules = dpdt.algorithm.publish, dpdt.methods.gep.engine
+    before = [module.perturbed for module in modules]
+    try:
+        for module in modules:
+            module.perturbed = spy
+        for batch in loader:
+            if batch.step == 2:
+                break
+            step(batch)
+    finally:
+        for module, one in zip(modules, before, strict=True):
+            module.perturbed = one
+    sizes = getattr(step.engine.layout.columns, "sizes", None)
+    return {
+        "means": found, "sizes": sizes,
+        "limits": [list(sensitivities(step.plan.at(n), step.plan.header)) for n in (0, 1)],
+    }  # fmt: skip

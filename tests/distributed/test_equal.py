@@ -4,14 +4,6 @@ import numpy as np
 import pytest
 
 from tests.distributed.cases import CASES, trained
-from tests.distributed.group import Group
-
-
-@pytest.fixture(scope="module", params=[2, 3])
-def group(request):
-    made = Group(request.param)
-    yield made
-    made.close()
 
 
 RUNS = [(name, "deep") for name in CASES] + [

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from dpdt.distributed.share import share
 from dpdt.errors import InputError, Tainted
 
 TIMEOUT = timedelta(minutes=10)  # for one exchange: a rank that does not come is given up
-GRACE = timedelta(seconds=5)  # for the others to say that they are still there
+GRACE = 3.0  # seconds for the others to say that they are still there
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun sets it
 SHOWN = 40  # characters of a value that ranks differ in
 CHECKSUMS = 1 << 20
@@ -57,7 +58,7 @@ class World:
         if group is not None:
             store = dist.distributed_c10d._get_default_store()
             self._store = dist.distributed_c10d.PrefixStore(f"dpdt/{next(_NUMBERS)}", store)
-            weakref.finalize(self, _close, group)
+            self._closing = weakref.finalize(self, _close, group)
 
     @classmethod
     def join(cls) -> World:
@@ -210,8 +211,8 @@ class World:
                 words = f"{type(error).__name__}: {words.splitlines()[0]}"
             with _quiet():
                 self._store.set(f"said/{self.rank}", json.dumps([kind, words]))
-        group, self._group = self._group, None
-        _close(group)
+        self._group = None
+        self._closing()  # it holds the last reference, with which the connections close
 
     def _exchange(self, operation: Callable[..., Any], *arguments: Any, group: Any = None) -> None:
         if self.left:
@@ -236,21 +237,23 @@ class World:
                     kind, words = json.loads(self._store.get(f"said/{rank}"))
                     text = f"rank {rank} failed: {words}"
                     return Tainted(text) if kind == "tainted" else Lost(text)
-            silent = [rank for rank in others if not self._answers(rank)]
+            silent = self._silent(others)
         except RuntimeError:  # the store is gone, too
-            return Lost(f"the ranks lost each other: rank 0 or its machine is gone ({_line(why)})")
+            silent = [0]
         names = " or ".join(f"rank {rank}" for rank in silent or others)
         return Lost(
             f"no word from {names}: the process was killed, or its machine or the network is lost "
             f"({_line(why)})"
         )
 
-    def _answers(self, rank: int) -> bool:
-        try:
-            self._store.wait([f"alive/{rank}"], GRACE)
-        except RuntimeError:
-            return False
-        return True
+    def _silent(self, others: list[int]) -> list[int]:
+        """The ranks that do not say that they are there, until only one of them does not."""
+        end = time.monotonic() + GRACE
+        while True:
+            silent = [rank for rank in others if not self._store.check([f"alive/{rank}"])]
+            if len(silent) <= 1 or time.monotonic() > end:
+                return silent
+            time.sleep(0.02)
 
     def _device_group(self) -> Any:
         """The group for tensors on GPUs, made at the first sum."""

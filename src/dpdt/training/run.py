@@ -201,6 +201,8 @@ def _run(
         recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
         if resume:
             exact = state is not None and same_ranks(state["depends"], depends)
+            if state is not None and not exact:
+                print(f"{path}: another number of ranks goes on, with fresh noise", file=sys.stderr)
             recorder.resume(state, exact=world.from_first(exact))
         elif not world.alone:
             recorder.checkpoint()  # for torchrun, which may restart the ranks at any time
