@@ -1,6 +1,6 @@
 """`dpdt`, where rank 1 is killed once. torchrun starts it; restarted ranks go on unharmed.
 
-    torchrun … killed.py STEP train …
+torchrun … killed.py STEP train …
 """
 
 import os

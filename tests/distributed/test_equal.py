@@ -5,7 +5,6 @@ import pytest
 
 from tests.distributed.cases import CASES, trained
 
-
 RUNS = [(name, "deep") for name in CASES] + [
     (name, "conv") for name in ("auxiliary", "shared per example", "none poisson", "dpsgd")
 ]

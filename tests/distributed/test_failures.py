@@ -42,7 +42,11 @@ def unlike(what):
             x = x.double() if odd else x
             model = model.double()
         case "users":
-            options |= {"unit": "user", "auxiliaries": 3, "users": [i % (4 + odd) for i in range(40)]}
+            options |= {
+                "unit": "user",
+                "auxiliaries": 3,
+                "users": [i % (4 + odd) for i in range(40)],
+            }
         case "model" if odd:
             with torch.no_grad():
                 model[0].weight[0, 0] += 1e-6

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from dpdt.distributed.share import share
 from dpdt.errors import InputError, Tainted
@@ -73,7 +74,7 @@ class World:
                 return cls()
             if int(os.environ["WORLD_SIZE"]) == 1:
                 return cls()
-            _begin()
+            _connected(_begin)
         if dist.get_world_size() == 1:
             return cls()
         return cls(_connected(lambda: dist.new_group(backend="gloo", timeout=TIMEOUT)))
@@ -274,9 +275,21 @@ def checksum(t: Tensor) -> int:
 
 
 def _begin() -> None:
-    """Meet the other ranks as torchrun's environment says."""
+    """Meet the other ranks as torchrun's environment says.
+
+    torchrun may start ranks again beside a store that still holds the addresses of the last ones.
+    So each attempt has names of its own there.
+    """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    _connected(lambda: dist.init_process_group(backend, timeout=TIMEOUT))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    dist.init_process_group(
+        backend,
+        store=dist.distributed_c10d.PrefixStore(f"dpdt/{attempt}/{size}", store),
+        rank=rank,
+        world_size=size,
+        timeout=TIMEOUT,
+    )
 
 
 def _connected(meet: Callable[[], Any]) -> Any:
