@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,26 @@ def test_a_state_is_carried_between_numbers_of_ranks(group, tmp_path):
     assert [rows for _, rows, _ in found] == [5] + [0] * (size - 1)
     assert sum(own for _, _, own in found) == 5
     assert {n for n, _, _ in found} == {steps}
+
+
+def asked(steps, state=None, runs=None):
+    """PATE: some teachers and questions; or from a state, with a ledger that is ahead of it."""
+    step, loader = prepare(deep(), examples(), **options_of("pate"))
+    if state is not None:
+        step.writer.ledger.runs += runs
+        step.resume(state, None)
+    batches = iter(loader)
+    while step.engine.steps < steps:
+        step(next(batches))
+    return step
+
+
+def test_questions_are_not_asked_again_with_fresh_noise():
+    step = asked(7)
+    state, runs = step.state_dict(), list(step.writer.ledger.runs)
+    assert asked(8, state, runs).writer.ledger.steps == 8
+    with pytest.raises(InputError, match="pate cannot go back"):
+        asked(8, state, [*runs[:-1], replace(runs[-1], steps=runs[-1].steps + 1)])
 
 
 def test_torchrun_starts_ranks_again_and_they_go_on_bit_for_bit(tmp_path):
