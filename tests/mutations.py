@@ -1538,7 +1538,7 @@ STEPS = [
     Mutation(
         "training/step.py",
         "a state of another run is loaded",
-        'elif state["run"] != self.run or not _begins_with(ledger.runs, runs):',
+        'elif state["run"] != self.run or not begins_with(ledger.runs, runs):',
         "elif False:",
         (REPLAY,),
     ),
@@ -1552,7 +1552,7 @@ STEPS = [
     Mutation(
         "training/step.py",
         "a state of the same run that the ledger does not begin with is loaded",
-        'elif state["run"] != self.run or not _begins_with(ledger.runs, runs):',
+        'elif state["run"] != self.run or not begins_with(ledger.runs, runs):',
         'elif state["run"] != self.run:',
         (STEP,),
     ),
@@ -1566,7 +1566,7 @@ STEPS = [
     Mutation(
         "training/step.py",
         "resume: the ledger need not begin with the checkpoint",
-        "            if not _begins_with(ledger.runs, runs):\n",
+        "            if not begins_with(ledger.runs, runs):\n",
         "            if False:\n",
         (RESUMED, STATE),
     ),
@@ -1580,7 +1580,7 @@ STEPS = [
     Mutation(
         "training/step.py",
         "resume: settings are not compared with the ledger",
-        "if any(setting != self.plan.at(n) for n, setting in _steps(self.writer.ledger.runs)):",
+        "if any(setting != self.plan.at(n) for n, setting in steps_of(self.writer.ledger.runs)):",
         "if False:",
         (STEP,),
     ),

@@ -21,19 +21,17 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.rendezvous import rendezvous
 
+from dpdt.distributed.meeting import TIMEOUT, begin, close, connected, first_line, quiet
 from dpdt.distributed.share import share
 from dpdt.errors import InputError, Tainted
 
-TIMEOUT = timedelta(minutes=10)  # for one exchange: a rank that does not come is given up
 GRACE = 3.0  # seconds for the others to say that they are still there
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun sets it
 SHOWN = 40  # characters of a value that ranks differ in
@@ -59,7 +57,7 @@ class World:
         if group is not None:
             store = dist.distributed_c10d._get_default_store()
             self._store = dist.distributed_c10d.PrefixStore(f"dpdt/{next(_NUMBERS)}", store)
-            self._closing = weakref.finalize(self, _close, group)
+            self._closing = weakref.finalize(self, close, group)
 
     @classmethod
     def join(cls) -> World:
@@ -74,10 +72,10 @@ class World:
                 return cls()
             if int(os.environ["WORLD_SIZE"]) == 1:
                 return cls()
-            _connected(_begin)
+            connected(begin)
         if dist.get_world_size() == 1:
             return cls()
-        return cls(_connected(lambda: dist.new_group(backend="gloo", timeout=TIMEOUT)))
+        return cls(connected(lambda: dist.new_group(backend="gloo", timeout=TIMEOUT)))
 
     @property
     def first(self) -> bool:
@@ -210,7 +208,7 @@ class World:
             kind = "tainted" if isinstance(error, Tainted) else "failed"
             if not isinstance(error, InputError):
                 words = f"{type(error).__name__}: {words.splitlines()[0]}"
-            with _quiet():
+            with quiet():
                 self._store.set(f"said/{self.rank}", json.dumps([kind, words]))
         self._group = None
         self._closing()  # it holds the last reference, with which the connections close
@@ -244,7 +242,7 @@ class World:
         names = " or ".join(f"rank {rank}" for rank in silent or others)
         return Lost(
             f"no word from {names}: the process was killed, or its machine or the network is lost "
-            f"({_line(why)})"
+            f"({first_line(why)})"
         )
 
     def _silent(self, others: list[int]) -> list[int]:
@@ -260,7 +258,7 @@ class World:
         """The group for tensors on GPUs, made at the first sum."""
         if self._devices is None:
             self._devices = dist.new_group(backend="nccl", timeout=TIMEOUT)
-            weakref.finalize(self, _close, self._devices)
+            weakref.finalize(self, close, self._devices)
         return self._devices
 
 
@@ -272,51 +270,3 @@ def checksum(t: Tensor) -> int:
     sums[: len(bits) - whole] += bits[whole:]
     weights = torch.arange(1, 2 * LANES, 2)
     return (int((sums * weights).sum()) * 0x9E3779B97F4A7C15 >> 40) % CHECKSUMS
-
-
-def _begin() -> None:
-    """Meet the other ranks as torchrun's environment says.
-
-    torchrun may start ranks again beside a store that still holds the addresses of the last ones.
-    So each attempt has names of its own there.
-    """
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-    dist.init_process_group(
-        backend,
-        store=dist.distributed_c10d.PrefixStore(f"dpdt/{attempt}/{size}", store),
-        rank=rank,
-        world_size=size,
-        timeout=TIMEOUT,
-    )
-
-
-def _connected(meet: Callable[[], Any]) -> Any:
-    try:
-        return meet()
-    except (RuntimeError, ValueError) as error:
-        why = _line(str(error))
-    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    raise InputError(
-        f"the ranks could not meet at {where} ({why}); is the port in use, or a rank missing?"
-    )
-
-
-def _close(group: Any) -> None:
-    """Close a group's connections, which ends what others wait for."""
-    with _quiet():
-        dist.destroy_process_group(group)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What fails on the way out is of no interest any more."""
-    try:
-        yield
-    except (RuntimeError, ValueError, AssertionError):
-        return
-
-
-def _line(text: str) -> str:
-    return text.strip().splitlines()[0][:120] if text.strip() else "no reason given"

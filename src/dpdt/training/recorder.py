@@ -7,6 +7,7 @@ since it holds what they hold.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from dpdt.accounting.composition import Composition
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.runs import Run
+from dpdt.training.depends import same_ranks
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
 from dpdt.training.step import Step
@@ -66,12 +68,17 @@ class Recorder:
             )
         self.latest = time.perf_counter()
 
-    def resume(self, state: dict[str, Any] | None, *, exact: bool) -> None:
-        """Go on from a checkpoint, bit for bit if `exact`, else with fresh noise and coins.
+    def resume(self, state: dict[str, Any] | None) -> None:
+        """Go on from a checkpoint, which rank 0 has.
 
-        Fresh ones are in a checkpoint before the first of them is drawn. So those of the old
-        checkpoint are never drawn again.
+        It is gone on from bit for bit by as many ranks, else with fresh noise and coins. Fresh ones
+        are in a checkpoint before the first of them is drawn. So those of the old checkpoint are
+        never drawn again.
         """
+        exact = self.world.from_first(state and same_ranks(state["depends"], self.depends))
+        if state is not None and not exact:
+            said = f"{self.step.world.size} ranks go on, another number, so with fresh noise"
+            print(said, file=sys.stderr)
         writer = self.step.writer
         if self.folder is not None:
             writer.reopen(self.folder.ledger_path)

@@ -21,7 +21,7 @@ from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.ram import gigabytes
 from dpdt.models.loss import accuracy
 from dpdt.runs import Run
-from dpdt.training.depends import depends_on, refuse_changes, same_ranks
+from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.loader import Loader
 from dpdt.training.loop import fit, prepare
@@ -200,10 +200,7 @@ def _run(
     with display, Interrupt() as interrupt:
         recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
         if resume:
-            exact = state is not None and same_ranks(state["depends"], depends)
-            if state is not None and not exact:
-                print(f"{path}: another number of ranks goes on, with fresh noise", file=sys.stderr)
-            recorder.resume(state, exact=world.from_first(exact))
+            recorder.resume(state)
         elif not world.alone:
             recorder.checkpoint()  # for torchrun, which may restart the ranks at any time
         finished = True
@@ -223,10 +220,10 @@ def _run(
         _keep(folder, ready.model if shown else None, finished)
         if found := config.method.findings(step.engine, config.privacy.delta):
             folder.write_findings(found)
-    ledger = step.writer.ledger
+    ledger, test = step.writer.ledger, ready.examples.test
     return Outcome(
         run=path,
-        accuracy=accuracy(ready.learner, ready.examples.test) if shown else None,
+        accuracy=accuracy(ready.learner, test) if shown else None,
         epochs=ledger.epochs,
         steps=ledger.steps,
         seconds=recorder.seconds,

@@ -14,7 +14,7 @@ call `finish`, `pause`, `state_dict`, `load_state_dict` and `resume` together. A
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import chain
@@ -29,13 +29,14 @@ from dpdt.algorithm.places import same_bits
 from dpdt.distributed.world import World
 from dpdt.errors import InputError, Tainted
 from dpdt.fields import AUTO
-from dpdt.ledger import LedgerWriter, Setting, Stretch
+from dpdt.ledger import LedgerWriter, Setting
 from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Engine
 from dpdt.methods.plan import Plan
 from dpdt.noise import Randomness
 from dpdt.training import earlier
 from dpdt.training.loader import Loader
+from dpdt.training.recorded import begins_with, runs_of, steps_of
 
 
 class Step:
@@ -208,11 +209,11 @@ class Step:
         with self.world.telling():
             state = self._from_first(state)
             self._refuse_another(state)
-            ledger, runs = self.writer.ledger, _runs(state)
+            ledger, runs = self.writer.ledger, runs_of(state)
             if not ledger.runs:
                 self.run = state["run"]
                 self.writer.adopt(runs)
-            elif state["run"] != self.run or not _begins_with(ledger.runs, runs):
+            elif state["run"] != self.run or not begins_with(ledger.runs, runs):
                 raise InputError(
                     "the state belongs to another run than the one that was begun here"
                 )
@@ -260,11 +261,11 @@ class Step:
         with self.world.telling():
             state, kept = self._from_first(state), self.world.from_first(kept)
             self._refuse_another(state)
-            ledger, runs = self.writer.ledger, _runs(state)
-            if not _begins_with(ledger.runs, runs):
+            ledger, runs = self.writer.ledger, runs_of(state)
+            if not begins_with(ledger.runs, runs):
                 raise InputError("the ledger does not begin with the steps of the checkpoint")
             position = state["engine"]["steps"]
-            since = _steps(ledger.runs)[len(_steps(runs)) :]
+            since = steps_of(ledger.runs)[len(steps_of(runs)) :]
             self.run, self._recorded = state["run"], 0
             self._load(state)
             if kept is None:
@@ -281,7 +282,7 @@ class Step:
         planned = [(number, self.plan.at(number)) for number in range(self._recorded)]
         if since != planned[position:]:
             raise InputError("the ledger does not go on as the run would after the checkpoint")
-        if any(setting != self.plan.at(n) for n, setting in _steps(self.writer.ledger.runs)):
+        if any(setting != self.plan.at(n) for n, setting in steps_of(self.writer.ledger.runs)):
             raise InputError("the ledger has other settings than the run would have now")
 
     def _refuse_another(self, state: dict[str, Any]) -> None:
@@ -292,27 +293,8 @@ class Step:
 
     def _load(self, state: dict[str, Any]) -> None:
         self.engine.load_state_dict(state["engine"])
-        runs = _runs(state)
+        runs = runs_of(state)
         if runs and self.plan.training.method.lr == AUTO:  # measured when the run began
             self.plan = self.plan.at_rate(runs[-1].setting.lr)
         self.loader.move(self.engine.steps)
         self._settle()
-
-
-def _runs(state: dict[str, Any]) -> list[Stretch]:
-    def setting(values: dict[str, Any]) -> Setting:
-        given: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-        }
-        return Setting(**given)
-
-    return [Stretch(setting=setting(s), steps=n, start=start) for s, n, start in state["ledger"]]
-
-
-def _steps(runs: Iterable[Stretch]) -> list[tuple[int, Setting]]:
-    return [(run.start + i, run.setting) for run in runs for i in range(run.steps)]
-
-
-def _begins_with(runs: list[Stretch], first: list[Stretch]) -> bool:
-    mine, theirs = _steps(runs), _steps(first)
-    return mine[: len(theirs)] == theirs
