@@ -97,6 +97,22 @@ def test_what_several_ranks_cannot_do(group, options, text):
         assert found.startswith(text.format(len(group.pipes)))
 
 
+def sharded():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = deep()
+    model[0].requires_grad_(False)
+    fully_shard(model[0], mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),)))
+    prepare(model, examples(), **SMALL)
+
+
+def test_a_model_that_is_sharded_over_ranks_is_refused(group):
+    for kind, text in group.errors(sharded):
+        assert kind == "InputError"
+        assert text.startswith("parameter '0.weight' is sharded over ranks (fully_shard)")
+
+
 class Broken(torch.utils.data.Dataset):
     """One rank cannot read its data any more."""
 

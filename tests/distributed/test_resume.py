@@ -70,6 +70,18 @@ def test_as_many_ranks_go_on_bit_for_bit(group, tmp_path):
     assert not resumed.repeats
 
 
+def asked_on_one_rank(path):
+    if torch.distributed.get_rank() == 1:
+        return go(REMEMBERS, path, False, 3)
+    return go(REMEMBERS, path)
+
+
+def test_ctrl_c_on_one_rank_stops_all_after_the_same_step(group, tmp_path):
+    for found in group.each(asked_on_one_rank, tmp_path / "run"):
+        assert (found["steps"], found["finished"]) == (4, False)
+    assert Run(tmp_path / "run").has_checkpoint
+
+
 def draws(state):
     return state["secrets"]["noise"]["s"]["seed"]
 

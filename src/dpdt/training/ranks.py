@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from dpdt.algorithm.batch import leaves
 from dpdt.algorithm.state import model_hash
@@ -96,6 +97,7 @@ def refuse_unlike(
     """Refuse to train if the ranks were not started alike, or are too many."""
     if world.alone:
         return
+    _refuse_sharded(model)
     own: dict[str, Any] = {"data": "of this rank"} if local else {
         "training data": seen,
         "users": _digest(None if users is None else owners(users)[0].tolist()),
@@ -115,6 +117,15 @@ def refuse_unlike(
         }
     )
     _refuse_too_many(world, plan)
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            raise InputError(
+                f"parameter {name!r} is sharded over ranks (fully_shard), which does not go with "
+                "gradients of single auxiliaries (docs/scaling.md); give every rank the whole model"
+            )
 
 
 def _refuse_too_many(world: World, plan: Plan) -> None:
