@@ -44,8 +44,11 @@ def surroundings() -> dict[str, Any]:
     }
 
 
-def depends_on(config: Config, start: str, seen: list[Any], world: World) -> dict[str, str]:
+def depends_on(
+    config: Config, start: str, seen: list[Any], world: World | None = None
+) -> dict[str, str]:
     """Hashes of everything that a run's numbers depend on."""
+    world = world or World()
     parts = {
         "configuration": config.as_tables(),
         **surroundings(),

@@ -118,7 +118,9 @@ class Assembled:
         """What is trained on."""
         return self.planted.data if self.planted else self.examples.train
 
-    def prepare(self, config: Config, diagnose: bool, world: World) -> tuple[Step, Loader]:
+    def prepare(
+        self, config: Config, diagnose: bool, world: World | None = None
+    ) -> tuple[Step, Loader]:
         """The step and its loader; refused if they are not what the configuration says."""
         planted = self.planted
         step, loader = prepare(
@@ -130,7 +132,7 @@ class Assembled:
             pulls=planted.pulls if planted else None,
             using=config.training,
             diagnose=diagnose,
-            world=world,
+            world=world or World.join(),
         )
         if step.plan.problem != problem_of(config):
             raise InputError(
@@ -139,7 +141,7 @@ class Assembled:
             )
         return step, loader
 
-    def depends(self, config: Config, world: World) -> dict[str, str]:
+    def depends(self, config: Config, world: World | None = None) -> dict[str, str]:
         coins = torch.from_numpy(self.planted.included) if self.planted else None
         parts = [part for part in (self.data, self.public, coins) if part is not None]
         return depends_on(config, self.start, parts, world)
