@@ -83,6 +83,11 @@ NOISE = "tests/algorithm/test_noise.py"
 PARTITION = "tests/test_partition.py"
 PATE = "tests/methods/test_pate.py"
 POISSON = "tests/accounting/test_poisson.py"
+SHARES = "tests/distributed/test_shares.py"
+RANKS_EQUAL = "tests/distributed/test_equal.py"
+RANKS_FAIL = "tests/distributed/test_failures.py"
+RANKS_RESUME = "tests/distributed/test_resume.py"
+LOCAL = "tests/distributed/test_local.py"
 READINESS = "tests/algorithm/test_readiness.py"
 RESUME = "tests/training/test_resume.py"
 RULE = "tests/methods/test_rule.py"
@@ -606,7 +611,7 @@ SAMPLING = [
     Mutation(
         "partition.py",
         "how much a user holds moves other auxiliaries' examples",
-        "np.random.default_rng((self.seed, 5, k)).permutation(",
+        "np.random.default_rng((self.seed, 5, k + self.first)).permutation(",
         "generator.permutation(",
         (ISOLATION, SAMPLED),
     ),
@@ -826,8 +831,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/batch.py",
         "auxiliaries that are alone by chance count as alone by construction",
-        "(self.fixed or self.keys is not None) and set(self.sizes) == {1}",
-        "set(self.sizes) == {1}",
+        "(self.fixed or self.keys is not None) and set(self.whole or self.sizes) == {1}",
+        "set(self.whole or self.sizes) == {1}",
         (PLACES,),
     ),
     Mutation(
@@ -1147,7 +1152,7 @@ ENGINES = [
     Mutation(
         "algorithm/engine.py",
         "auxiliaries take the mean penalty, not their own",
-        "penalties = setting.penalties or (setting.penalty,)",
+        "penalties = own or (setting.penalty,)",
         "penalties = (setting.penalty,)",
         (AGREES,),
     ),
@@ -1586,15 +1591,15 @@ STEPS = [
     Mutation(
         "training/step.py",
         "nothing is checked at the end",
-        ("            self.check()\n            self.engine.finish()"),
-        "            self.engine.finish()",
+        "            self.check()\n            self.agree()",
+        "            self.agree()",
         (KEPT,),
     ),
     Mutation(
         "training/step.py",
         "nothing is checked at a pause",
-        "        self.check()\n        if self.plan.header.release",
-        "        if self.plan.header.release",
+        "        self.check()\n        self.agree()\n",
+        "        self.agree()\n",
         (KEPT,),
     ),
     Mutation(
@@ -1653,7 +1658,7 @@ STEPS = [
     Mutation(
         "training/step.py",
         "what a loaded state has spent is forgotten",
-        "            self.writer.adopt(runs)\n",
+        "                self.writer.adopt(runs)\n",
         "",
         (STATE,),
     ),
@@ -1674,21 +1679,21 @@ STEPS = [
     Mutation(
         "training/step.py",
         "a state of another run is loaded",
-        'elif state["run"] != self.run or not _begins_with(ledger.runs, runs):',
+        'elif state["run"] != self.run or not begins_with(ledger.runs, runs):',
         "elif False:",
         (REPLAY,),
     ),
     Mutation(
         "training/step.py",
         "PATE goes back and answers again",
-        "elif not self.plan.training.method.goes_back:",
-        "elif False:",
+        "if not self.plan.training.method.goes_back:",
+        "if False:",
         (ISOLATION,),
     ),
     Mutation(
         "training/step.py",
         "a state of the same run that the ledger does not begin with is loaded",
-        'elif state["run"] != self.run or not _begins_with(ledger.runs, runs):',
+        'elif state["run"] != self.run or not begins_with(ledger.runs, runs):',
         'elif state["run"] != self.run:',
         (STEP,),
     ),
@@ -1702,21 +1707,21 @@ STEPS = [
     Mutation(
         "training/step.py",
         "resume: the ledger need not begin with the checkpoint",
-        "if not _begins_with(ledger.runs, runs) or ledger.repeats:",
-        "if ledger.repeats:",
+        "            if not begins_with(ledger.runs, runs):\n",
+        "            if False:\n",
         (RESUMED, STATE),
     ),
     Mutation(
         "training/step.py",
         "resume: steps may have been taken twice",
-        "if not _begins_with(ledger.runs, runs) or ledger.repeats:",
-        "if not _begins_with(ledger.runs, runs):",
+        "if since != planned[position:]:",
+        "if False:",
         (STATE,),
     ),
     Mutation(
         "training/step.py",
         "resume: settings are not compared with the ledger",
-        "if planned != _settings(ledger.runs):",
+        "if any(setting != self.plan.at(n) for n, setting in steps_of(self.writer.ledger.runs)):",
         "if False:",
         (STEP,),
     ),
@@ -1737,8 +1742,8 @@ STEPS = [
     Mutation(
         "training/step.py",
         "steps that are taken again after a resume are not recorded",
-        ("        self._recorded = 0\n        self._load(state)"),
-        "        self._load(state)",
+        "            self._recorded = 0\n            self._load(state)",
+        "            self._load(state)",
         (STEP,),
     ),
     Mutation(
@@ -1785,22 +1790,22 @@ STEPS = [
     Mutation(
         "training/loop.py",
         "a model that was trained before does not void the run",
-        "        step.writer.void(why_not)\n",
+        "        step.writer.void(why)\n",
         "        pass\n",
         (LEFTOVERS,),
     ),
     Mutation(
         "training/loop.py",
         "noise comes from the public training seed",
-        "noise, coins = map(Randomness, _seeds(training.privacy.noise_seed))",
-        "noise, coins = Randomness(training.train.seed), Randomness()",
+        "        for seed in _seeds(training.privacy.noise_seed)\n",
+        "        for seed in (training.train.seed, None)\n",
         (SEEDS,),
     ),
     Mutation(
         "training/loop.py",
         "coins come from the public training seed",
-        "noise, coins = map(Randomness, _seeds(training.privacy.noise_seed))",
-        "noise, coins = Randomness(), Randomness(training.train.seed)",
+        "        for seed in _seeds(training.privacy.noise_seed)\n",
+        "        for seed in (None, training.train.seed)\n",
         (SEEDS,),
     ),
     Mutation(
@@ -1853,14 +1858,14 @@ STEPS = [
         (CONVEX,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/ready.py",
         "whitening is fitted to private data",
         "whitened = Whitened(model, public)",
         "whitened = Whitened(model, data[0])",
         (WHITENING,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/ready.py",
         "the learning rate is measured on private data",
         "typical(inputs, data)",
         "typical(data[0], data)",
@@ -1876,50 +1881,50 @@ STEPS = [
     Mutation(
         "training/loop.py",
         "Poisson batches count as fixed",
-        "fixed=not poisson and not users,",
-        "fixed=not users,",
+        'fixed=not poisson and plan.header.unit != "user",',
+        'fixed=plan.header.unit != "user",',
         (DROPOUT, SAMPLED),
     ),
     Mutation(
         "training/loop.py",
         "what users hold counts as fixed",
-        "fixed=not poisson and not users,",
+        'fixed=not poisson and plan.header.unit != "user",',
         "fixed=not poisson,",
         (SAMPLED,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/ready.py",
         "a state's settings are not compared",
         '"settings": _digest([asdict(anywhere(plan.training)), asdict(plan.header)]),',
         '"settings": "",',
         (REPLAY,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/ready.py",
         "a state's model is not compared",
         '"model": _digest(shapes),',
         '"model": "",',
         (STEP,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/ready.py",
         "a state's users are not compared",
-        '"users": _digest(None if users is None else owners(users)[0].tolist()),',
+        '"users": _digest(owner),',
         '"users": "",',
         (STEP,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/ready.py",
         "a state's data are not compared",
-        '"training data or public inputs": _digest(parts),',
+        '"training data or public inputs": _digest(hashes),',
         '"training data or public inputs": "",',
         (REPLAY,),
     ),
     Mutation(
         "data/access.py",
         "a fingerprint looks at the first examples only",
-        "for chosen in torch.split(torch.arange(count(data)), READ):",
-        "for chosen in torch.split(torch.arange(count(data)), READ)[:1]:",
+        "chunks = torch.split(torch.arange(count(data)), READ)",
+        "chunks = torch.split(torch.arange(count(data)), READ)[:1]",
         (STEP,),
     ),
     Mutation(
@@ -1949,14 +1954,16 @@ STEPS = [
         (
             "            self.announce(step)\n"
             "            self.position += 1\n"
-            "            own = self._batch(step)\n"
+            "            with self.world.telling():\n"
+            "                own = self._batch(step)\n"
             "            given = Handed.of(own)\n"
             "            self._handed[step] = (given, own)\n"
             "            yield given\n"
         ),
         (
             "            self.position += 1\n"
-            "            own = self._batch(step)\n"
+            "            with self.world.telling():\n"
+            "                own = self._batch(step)\n"
             "            given = Handed.of(own)\n"
             "            self._handed[step] = (given, own)\n"
             "            yield given\n"
@@ -1988,11 +1995,11 @@ STEPS = [
     Mutation(
         "training/loader.py",
         "empty Poisson batches are drawn again",
-        "        indices, sizes = self.draws.use(step)\n",
+        "        part = self.draws.use(step)\n",
         (
-            "        indices, sizes = self.draws.use(step)\n"
-            "        while not self.fixed and not len(indices):\n"
-            "            indices, sizes = self.draws.use(step)\n"
+            "        part = self.draws.use(step)\n"
+            "        while not self.fixed and not len(part.indices):\n"
+            "            part = self.draws.use(step)\n"
         ),
         (SAMPLED,),
     ),
@@ -2932,8 +2939,8 @@ RUNS = [
     Mutation(
         "training/depends.py",
         "resume: the machine is not compared",
-        '"processor or number of threads": machine,',
-        '"processor or number of threads": None,',
+        "MACHINE: machine,",
+        "MACHINE: None,",
         (RESUMED,),
     ),
     Mutation(
@@ -2946,22 +2953,22 @@ RUNS = [
     Mutation(
         "training/depends.py",
         "resume: the data are not compared",
-        '"training data or public inputs": [fingerprint(part) for part in seen],',
+        '"training data or public inputs": [fingerprint(part, world) for part in seen],',
         '"training data or public inputs": None,',
         (f"{RESUME}::test_what_cannot_be_resumed",),
     ),
     Mutation(
         "training/recorder.py",
         "nothing is checked at a checkpoint",
-        "        self.step.check()\n        self.step.writer.sync()",
-        "        self.step.writer.sync()",
+        "        self.step.check()\n        self.step.agree()",
+        "        self.step.agree()",
         (RUN,),
     ),
     Mutation(
         "training/recorder.py",
         "the ledger is not on the disk before a checkpoint",
-        "        self.step.check()\n        self.step.writer.sync()",
-        "        self.step.check()",
+        "        self.step.agree()\n        self.step.writer.sync()",
+        "        self.step.agree()",
         (RUN,),
     ),
     Mutation(
@@ -3151,9 +3158,110 @@ DEVICES = [
     ),
 ]
 
+RANKS = [
+    Mutation(
+        "training/loop.py",
+        "every rank draws noise of its own",
+        "Randomness(s, from_first=world.from_first)",
+        "Randomness(s)",
+        (SHARES,),
+    ),
+    Mutation(
+        "distributed/world.py",
+        "ranks do not add up their sums",
+        "            told, total = buffer[: len(told)], buffer[len(told) :]\n",
+        "            told = buffer[: len(told)]\n",
+        (RANKS_EQUAL,),
+    ),
+    Mutation(
+        "distributed/world.py",
+        "ranks that hold other parameters go on",
+        "if int(squares) * self.size != int(marks) ** 2:",
+        "if False:",
+        (SHARES,),
+    ),
+    Mutation(
+        "distributed/world.py",
+        "a rank that found something is only heard as lost",
+        'return Tainted(text) if kind == "tainted" else Lost(text)',
+        "return Lost(text)",
+        (RANKS_FAIL,),
+    ),
+    Mutation(
+        "distributed/world.py",
+        "ranks that were started differently go on",
+        "                if a != b:\n",
+        "                if False:\n",
+        (RANKS_FAIL,),
+    ),
+    Mutation(
+        "distributed/share.py",
+        "ranks share an auxiliary",
+        "number * (rank + 1) // size)",
+        "number * (rank + 1) // size + 1)",
+        (SHARES,),
+    ),
+    Mutation(
+        "partition.py",
+        "which rank computes an example depends on who else was drawn",
+        "own = chosen[(chosen >= mine.start) & (chosen < mine.stop)]",
+        "own = np.array_split(chosen, size)[rank]",
+        (SHARES,),
+    ),
+    Mutation(
+        "algorithm/batch.py",
+        "ranks number their auxiliaries from 0",
+        "own = range(self.first, self.first + len(self.sizes))",
+        "own = range(len(self.sizes))",
+        (SHARES,),
+    ),
+    Mutation(
+        "algorithm/engine.py",
+        "every rank takes the first penalties",
+        "setting.penalties[batch.first : batch.first + len(batch.sizes)]",
+        "setting.penalties[: len(batch.sizes)]",
+        (RANKS_EQUAL,),
+    ),
+    Mutation(
+        "training/ranks.py",
+        "a user may have examples on several ranks",
+        "if seen.setdefault(one, rank) != rank:",
+        "if False:",
+        (LOCAL,),
+    ),
+    Mutation(
+        "training/step.py",
+        "what left another rank is not recorded",
+        "                self.writer.export(what)\n            for why in dict",
+        "                pass\n            for why in dict",
+        (RANKS_FAIL,),
+    ),
+    Mutation(
+        "training/depends.py",
+        "another number of ranks repeats the noise",
+        "return then.get(RANKS) == now[RANKS]",
+        "return True",
+        (RANKS_RESUME,),
+    ),
+    Mutation(
+        "training/recorder.py",
+        "fresh noise is drawn before it is kept",
+        "        if not exact:\n            self.checkpoint()\n",
+        "",
+        (RANKS_RESUME,),
+    ),
+    Mutation(
+        "training/step.py",
+        "PATE's questions are asked again by another number of ranks",
+        "                if since:\n",
+        "                if False:\n",
+        (RANKS_RESUME,),
+    ),
+]
+
 MUTATIONS = [
     *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
-    *HIDDEN, *RUNS, *DEVICES, *FEATURES,
+    *HIDDEN, *RUNS, *DEVICES, *FEATURES, *RANKS,
 ]  # fmt: skip
 
 

@@ -21,3 +21,7 @@ class ArgumentError(InputError):
 
     def __str__(self) -> str:
         return f"{self.argument}: {self.problem}"
+
+
+class Tainted(InputError):
+    """Something was found that breaks a guarantee: nothing is guaranteed any more."""

@@ -9,6 +9,10 @@ nothing else: not the training seed, not the clock. A stream only goes forward, 
 made twice. A stream cannot be copied, pickled or used in a forked process. Only `resume` sets a
 stream back, for the run that it belongs to (see training). A stream with a given seed is for tests.
 A run that uses such a stream says so in its ledger and guarantees nothing.
+
+Where several processes, or ranks, train one model, all need the same draws. `from_first` gives them
+rank 0's key, once, before the first draw. From then on each rank must draw the same numbers in the
+same order. Whoever reads the network between ranks can read the key.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -31,10 +36,12 @@ _THREAD = ThreadPoolExecutor(1, thread_name_prefix="noise")
 class Randomness:
     """A stream of secret random numbers that only goes forward."""
 
-    def __init__(self, seed: int | None = None):
+    def __init__(
+        self, seed: int | None = None, *, from_first: Callable[[int], int] = lambda key: key
+    ):
         self.private = seed is None
         key = secrets.randbits(KEY_BITS) if seed is None else _key_of(seed)
-        self._generator = np.random.Generator(AESCounter(key=key))
+        self._generator = np.random.Generator(AESCounter(key=from_first(key)))
         self._process = os.getpid()
 
     def gaussian(self, size: int) -> np.ndarray:

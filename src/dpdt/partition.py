@@ -7,6 +7,10 @@ the settings and on a public seed. Where users are shards, it also depends on wh
 example. A `PoissonSampler` tosses one secret coin for each example and step. `Shards` depend on a
 public seed. In every partition, reshuffled or not, an example stays with one auxiliary for the
 whole run.
+
+Several ranks (processes) may train one model. All know the same assignment, and each takes its own
+`part` of it. Which rank computes an example never depends on who else takes part: ranks may round
+differently.
 """
 
 from __future__ import annotations
@@ -19,10 +23,34 @@ from typing import Any
 
 import numpy as np
 
+from dpdt.distributed.share import share
 from dpdt.errors import InputError
 from dpdt.noise import Randomness
 
 Assignment = tuple[np.ndarray, tuple[int, ...]]  # indices in auxiliary order, and sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one rank computes of a mini-batch: the auxiliaries from number `first` on."""
+
+    indices: np.ndarray
+    sizes: tuple[int, ...]
+    first: int = 0
+    whole: tuple[int, ...]  # the sizes of all ranks' auxiliaries
+
+
+def _auxiliaries(found: Assignment, rank: int, size: int, first: int = 0) -> Part:
+    """The rank's own range of auxiliaries, the same in every step."""
+    indices, sizes = found
+    mine = share(len(sizes), rank, size)
+    ends = np.cumsum((0, *sizes))
+    return Part(
+        indices=indices[ends[mine.start] : ends[mine.stop]],
+        sizes=sizes[mine.start : mine.stop],
+        first=first + mine.start,
+        whole=sizes,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +63,8 @@ class Partition:
     seed: int = 0
     reshuffle: bool = False  # each epoch deals every auxiliary's examples to mini-batches anew
     users: Sequence[Any] | None = None  # who owns each example: all of a user in one auxiliary
+    first: int = 0  # the number of its first auxiliary, where other ranks hold those before it
+    divisible: bool = False  # nothing is promised: ranks may share one auxiliary's examples
 
     @cached_property
     def _cells(self) -> list[list[np.ndarray]]:
@@ -56,7 +86,9 @@ class Partition:
         home = np.empty(len(names), dtype=int)
         home[order] = np.arange(len(names)) % self.auxiliaries
         shards = [
-            np.random.default_rng((self.seed, 5, k)).permutation(np.flatnonzero(home[owner] == k))
+            np.random.default_rng((self.seed, 5, k + self.first)).permutation(
+                np.flatnonzero(home[owner] == k)
+            )
             for k in range(self.auxiliaries)
         ]
         return [np.array_split(shard, self.batches) for shard in shards]
@@ -66,7 +98,7 @@ class Partition:
             return self._cells
         result = []
         for k, cells in enumerate(self._cells):
-            generator = np.random.default_rng((self.seed, 1, epoch, k))
+            generator = np.random.default_rng((self.seed, 1, epoch, k + self.first))
             dealt = generator.permutation(np.concatenate(cells))
             result.append(np.split(dealt, np.cumsum([len(c) for c in cells])[:-1]))
         return result
@@ -76,6 +108,15 @@ class Partition:
         epoch, m = divmod(step, self.batches)
         cells = [row[m] for row in self._epoch(epoch)]
         return np.concatenate(cells), tuple(len(c) for c in cells)
+
+    def part(self, step: int, rank: int, size: int) -> Part:
+        """The rank's own auxiliaries, or its share of the examples of one."""
+        if not self.divisible:
+            return _auxiliaries(self.batch(step), rank, size, self.first)
+        indices, sizes = self.batch(step)
+        mine = share(len(indices), rank, size)
+        own = indices[mine.start : mine.stop]
+        return Part(indices=own, sizes=(len(own),), whole=sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +145,15 @@ class PoissonSampler:
         sizes = np.bincount(home, minlength=self.auxiliaries)
         return chosen[order], tuple(int(s) for s in sizes)
 
+    def part(self, step: int, rank: int, size: int) -> Part:
+        """The rank's own auxiliaries. Single examples go by their own number."""
+        if not self.per_example:
+            return _auxiliaries(self.batch(step), rank, size)
+        chosen, sizes = self.batch(step)
+        mine = share(self.examples, rank, size)
+        own = chosen[(chosen >= mine.start) & (chosen < mine.stop)]
+        return Part(indices=own, sizes=(1,) * len(own), whole=sizes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
@@ -125,6 +175,13 @@ class Shards:
     def batch(self, step: int) -> Assignment:
         chosen = np.flatnonzero(_present(self._home == step, self.absent))
         return chosen, (len(chosen),) if len(chosen) else ()
+
+    def part(self, step: int, rank: int, size: int) -> Part:
+        """Whole shards, in turn."""
+        indices, sizes = self.batch(step)
+        if step % size != rank:
+            indices, sizes = indices[:0], ()
+        return Part(indices=indices, sizes=sizes, whole=sizes)
 
 
 def owners(users: Sequence[Any]) -> tuple[np.ndarray, list[str]]:

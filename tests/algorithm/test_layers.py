@@ -16,7 +16,7 @@ from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.layout import Layout
-from dpdt.algorithm.taps import Scaled
+from dpdt.algorithm.scaled import Scaled
 
 CLASSES = 3
 
@@ -248,7 +248,7 @@ def test_large_terms_that_cancel_do_not_pass_the_bound(monkeypatch):
             y = self.layer(x)
             return (y[:, 0] - y[:, 1])[:, :CLASSES] * 1e6
 
-    monkeypatch.setattr("dpdt.algorithm.layers.as_product", lambda *a: True)
+    monkeypatch.setattr("dpdt.algorithm.layer.as_product", lambda *a: True)
     torch.manual_seed(0)
     x = 1e6 * torch.randn(4, 1, 16).repeat(1, 2, 1)
     x[:, 1] += 1e-3 * torch.randn(4, 16)

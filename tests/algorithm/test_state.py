@@ -152,7 +152,7 @@ def test_a_ledger_that_does_not_begin_with_the_state_is_refused():
     step.load_state_dict(state)
     take(step, iter(loader), 1)
     again = list(step.writer.ledger.runs)  # some were taken twice, with other noise
-    with pytest.raises(InputError, match="does not begin with the steps of the checkpoint"):
+    with pytest.raises(InputError, match="does not go on as the run would after the checkpoint"):
         resumed("linear", options, state, secrets, again)
     other, rest = start("linear", options)
     take(other, iter(rest), 1)

@@ -13,7 +13,7 @@ from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.layout import Layout
-from dpdt.algorithm.taps import Scaled
+from dpdt.algorithm.scaled import Scaled
 from dpdt.errors import InputError
 from dpdt.models.loss import default_loss
 from tests.numbers import prepare

@@ -52,25 +52,31 @@ class Batch:
     A key decides what is random inside the model for an auxiliary: it is the number of its example
     where it holds one by construction, otherwise its own number. `fixed` says that sizes and places
     are the same whoever takes part, as in a partition. Under Poisson sampling they are not.
+
+    Where several ranks train one model, a batch holds the auxiliaries of one rank, from number
+    `first` on. `whole` are then the sizes of all of them, from which all ranks find the same way.
     """
 
     step: int
     epoch: int
     data: Data
     sizes: tuple[int, ...]
-    keys: tuple[int, ...] | None = None  # 0, 1, 2, … unless given
+    keys: tuple[int, ...] | None = None  # first, first + 1, first + 2, … unless given
     fixed: bool = True
+    first: int = 0
+    whole: tuple[int, ...] | None = None
 
     @cached_property
     def numbers(self) -> np.ndarray:
         """`keys`, as an array."""
-        keys = range(len(self.sizes)) if self.keys is None else self.keys
+        own = range(self.first, self.first + len(self.sizes))
+        keys = own if self.keys is None else self.keys
         return np.array(keys, dtype=np.int64)
 
     @property
     def alone(self) -> bool:
         """Whether every auxiliary holds one example by construction, not by chance."""
-        return (self.fixed or self.keys is not None) and set(self.sizes) == {1}
+        return (self.fixed or self.keys is not None) and set(self.whole or self.sizes) == {1}
 
     @cached_property
     def bounds(self) -> list[tuple[int, int]]:

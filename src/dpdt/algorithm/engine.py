@@ -25,9 +25,11 @@ from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.precision import Lowered
+from dpdt.algorithm.ranks import arrange, everywhere
 from dpdt.algorithm.recipe import Recipe
-from dpdt.algorithm.taps import Scaled
+from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.theory import Published, Theory
+from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
 from dpdt.mechanism import full_precision
@@ -55,6 +57,7 @@ class Decoupled:
         seed: public, for what is random inside the model (dropout).
         diagnose: whether to compute the quantities of the convergence theory at every step.
         expected: the planned size of a micro-batch.
+        world: the ranks that train together. Each holds a range of the auxiliaries.
 
     Guarantees: each step releases a mean with Gaussian noise. Its sensitivity is at most 2C/K in
     every block, up to rounding that is accounted (mechanism.py, lattice.py). This holds for any
@@ -72,6 +75,7 @@ class Decoupled:
         seed: int = 0,
         diagnose: bool = False,
         expected: int = 1,
+        world: World | None = None,
     ):
         if diagnose and isinstance(loss, Lowered):
             raise InputError(
@@ -79,6 +83,7 @@ class Decoupled:
                 "cannot show; use float32"
             )
         self.model, self.loss, self.recipe = model, loss, recipe
+        self.world = world or World()
         self.layout = Layout(model, granularity)
         for name, values in (("clip", recipe.clip), ("noise", recipe.noise)):
             if len(values) != self.layout.count:
@@ -86,9 +91,8 @@ class Decoupled:
                     f"{name}: {len(values)} values for a model of {self.layout.count} blocks"
                 )
         self.noise = noise or Randomness()
-        self.memory = memory.make(
-            recipe.memory, self.layout, recipe.preconditioner, recipe.auxiliaries
-        )
+        own = len(self.world.share_of(recipe.auxiliaries))
+        self.memory = memory.make(recipe.memory, self.layout, recipe.preconditioner, own)
         self.steps = 0
         # An exponential average of the published iterates, corrected for its start.
         self.average = self.layout.gather().zero_() if recipe.averaging else None
@@ -96,7 +100,7 @@ class Decoupled:
             model,
             loss,
             self.layout,
-            auxiliaries=recipe.auxiliaries,
+            auxiliaries=own,
             expected=expected,
             seed=seed,
             scales=recipe.memory != "auxiliary",
@@ -110,10 +114,11 @@ class Decoupled:
 
     def _step(self, batch: Batch, setting: Setting) -> StepResult:
         recipe = self.recipe
-        self.executor.arrange(batch)
+        arrange(self.world, self.executor, batch)
         layout, decay = self.layout, recipe.auxiliary_weight_decay
         theta = layout.gather()
-        penalties = setting.penalties or (setting.penalty,)
+        own = setting.penalties[batch.first : batch.first + len(batch.sizes)]
+        penalties = own or (setting.penalty,)
         now = memory.StepValues(
             index=self.steps,
             clip=torch.tensor(setting.clip, dtype=torch.float64, device=layout.device),
@@ -125,7 +130,8 @@ class Decoupled:
             self.theory.begin(batch, now)
         drawn = self.noise.ahead(layout.size)
         scaled = self.memory.scaled(now)
-        total, losses, tally = self._total(batch, setting, now, scaled)
+        found = self._total(batch, setting, now, scaled)
+        total, loss, tally = everywhere(self.world, self.executor, batch, found)
         if self.theory is not None and scaled:  # gradients were never written out, to be seen
             tally.seen = self._total(batch, setting, now, None)[2].seen
         noisy = publish.aggregate(layout, total, recipe.auxiliaries, setting, drawn)
@@ -141,14 +147,12 @@ class Decoupled:
         self.steps += 1
         if self.average is not None:
             self.average.lerp_(new, (1.0 - recipe.averaging) / (1.0 - recipe.averaging**self.steps))
-        weights = torch.tensor(batch.sizes, dtype=torch.float64) / max(1, sum(batch.sizes))
-        loss = float(losses @ weights)
-        found = None
+        told = None
         if self.theory is not None:
             mean = total / recipe.auxiliaries
             step = Published(theta=theta, new=new, mean=mean, slope=direction - noisy + mean)
-            found = self.theory.end(tally.seen, setting, step)
-        return StepResult(loss=loss, nonfinite=tally.nonfinite, diagnostics=found)
+            told = self.theory.end(tally.seen, setting, step)
+        return StepResult(loss=loss, nonfinite=tally.nonfinite, diagnostics=told)
 
     def _total(
         self, batch: Batch, setting: Setting, now: memory.StepValues, scaled: Scaled | None
@@ -179,21 +183,28 @@ class Decoupled:
             self.layout.scatter(self.average)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the run needs to continue, but for its noise. As secret as the data."""
+        """Everything the run needs to continue, but for its noise. As secret as the data.
+
+        All ranks must ask for it. What auxiliaries remember is then whole at rank 0 alone.
+        """
+        copied = self.world.rows_at_first if self.recipe.memory == "auxiliary" else torch.clone
         return {
             "steps": self.steps,
             "parameters": {
                 n: t.detach().clone()
                 for n, t in zip(self.layout.names, self.layout.tensors, strict=True)
             },
-            "memory": {name: t.clone() for name, t in self.memory.state().items()},
+            "memory": {name: copied(t) for name, t in self.memory.state().items()},
             "average": None if self.average is None else self.average.clone(),
             "theory": None if self.theory is None else self.theory.state_dict(),
             "executor": self.executor.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict()` of an engine made with the same arguments."""
+        """Continue from a `state_dict()` of an engine made with the same arguments.
+
+        All ranks must do so; the number of ranks may be another.
+        """
         mine = self.memory.state()
         if set(mine) != set(state["memory"]) or set(self.layout.names) != set(state["parameters"]):
             raise InputError("the state belongs to a run with another model or memory")
@@ -202,7 +213,10 @@ class Decoupled:
             for name, tensor in zip(self.layout.names, self.layout.tensors, strict=True):
                 tensor.copy_(state["parameters"][name])
             for name, kept in mine.items():
-                kept.copy_(state["memory"][name])
+                if self.recipe.memory == "auxiliary":
+                    self.world.rows_from_first(state["memory"][name], kept)
+                else:
+                    kept.copy_(state["memory"][name])
         if self.average is not None:
             self.average.copy_(state["average"])
         self.steps = state["steps"]

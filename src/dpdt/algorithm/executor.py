@@ -42,8 +42,8 @@ from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.randomness import kept
 from dpdt.algorithm.readiness import refuse_unready
+from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Attributes, Kept, Tainted, replica
-from dpdt.algorithm.taps import Scaled
 from dpdt.algorithm.ways import How
 from dpdt.mechanism import BoundedSum, Columns, full_precision
 

@@ -26,7 +26,7 @@ from dpdt.algorithm.auxiliary import Tally, clip_, contribution_, move_, scaled_
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.observed import Moves
 from dpdt.algorithm.preconditioner import Preconditioner
-from dpdt.algorithm.taps import Scaled
+from dpdt.algorithm.scaled import Scaled
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 def group_norm(module: nn.GroupNorm, x: Tensor) -> Tensor:
     """What the module computes, without gradients of its parameters."""
     weight, bias = (None if p is None else p.detach() for p in (module.weight, module.bias))
-    found: Tensor = _Forward.apply(x, weight, bias, module.num_groups, module.eps)[0]
+    found: Tensor = _Forward.apply(  # type: ignore[no-untyped-call]
+        x, weight, bias, module.num_groups, module.eps
+    )[0]
     return found
 
 
@@ -39,7 +41,10 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor, *_: Any) -> Any:
-        return _Backward.apply(slope, *ctx.saved_tensors, ctx.groups), None, None, None, None
+        found = _Backward.apply(  # type: ignore[no-untyped-call]
+            slope, *ctx.saved_tensors, ctx.groups
+        )
+        return found, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, *rest: Any) -> Any:

@@ -18,8 +18,10 @@ from dpdt.algorithm.auxiliary import Contribute, Tally
 from dpdt.algorithm.batch import Batch, Data, tree_map
 from dpdt.algorithm.gradients import channels_last, looped, vectorised
 from dpdt.algorithm.randomness import Globals, seeded
+from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Attributes, Tainted
-from dpdt.algorithm.taps import Found, Scaled, Sums, Taps
+from dpdt.algorithm.sums import Sums
+from dpdt.algorithm.taps import Found, Taps
 from dpdt.algorithm.ways import How
 from dpdt.mechanism import BoundedSum, Columns, full_precision
 

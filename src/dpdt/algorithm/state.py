@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpdt.errors import InputError
+from dpdt.errors import Tainted as Tainted
 
 OWN = ("training",)  # attributes that say nothing about data, and that a loop may change
 PLAIN = (bool, int, float, str)
@@ -35,10 +35,6 @@ PASSED_OVER = (
     types.MethodType,
 )  # fmt: skip
 DEEP = 6  # levels of attributes of attributes that are looked into
-
-
-class Tainted(InputError):
-    """Something that is not trained has changed: nothing is guaranteed any more."""
 
 
 class Attributes:

@@ -16,7 +16,7 @@ there, but they are bounded all the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -28,14 +28,15 @@ from torch.func import functional_call, grad, vmap
 
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.gradients import Loss, mappable, vectorised
-from dpdt.algorithm.layers import Call, Layer, Lookup, kind_of
+from dpdt.algorithm.layer import Call, Layer
+from dpdt.algorithm.layers import Lookup, kind_of
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.normalised import group_norm
 from dpdt.algorithm.places import made_up, made_up_weights
 from dpdt.algorithm.precision import Lowered
 from dpdt.algorithm.randomness import Keyed
+from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Tainted
-from dpdt.mechanism import BoundedSum, Columns
 from dpdt.parts import Part, Rows
 
 CLOSE = 1e-3  # how far taps may be from plain gradients in single precision
@@ -44,26 +45,6 @@ TRIALS = 2
 
 Shape = tuple[torch.Size, torch.dtype]
 Key = tuple[int, int, Tensor]  # seed, step, and a key for each micro-batch (randomness.py)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaled:
-    """Contributions that are gradients times numbers.
-
-    `weights` has a number for each entry, flat. What comes out is multiplied by `factor`: a number,
-    or a function of norms. With `whole`, a gradient that is not finite anywhere counts for nothing
-    at all.
-    """
-
-    factor: float | Callable[[Tensor], Tensor] = 1.0
-    weights: Tensor | None = None
-    whole: bool = False
-
-    def rule(self, norms: Tensor) -> Tensor:
-        """What contributions of these norms are multiplied by."""
-        if isinstance(self.factor, float):
-            return torch.full_like(norms, self.factor)
-        return self.factor(norms)
 
 
 @dataclass
@@ -252,36 +233,6 @@ class Taps:
         return layer.arranged(own, total)
 
 
-class Sums:
-    """The sums of a pass, parameter by parameter, in the shapes that their parts have."""
-
-    def __init__(self, taps: Taps, scaled: Scaled, blocks: Sequence[int], target: BoundedSum):
-        self.taps, self.scaled, self.target = taps, scaled, target
-        self.blocks = dict(zip(taps.layout.names, blocks, strict=True))
-        self.homes = dict(zip(taps.layout.names, taps.layout.split(target.total), strict=True))
-        # a sum that has the order of the total is written there at once
-        self.sums = {
-            name: home if home.is_contiguous() and taps.shape(name) == home.shape
-            else taps.zeros(name)
-            for name, home in self.homes.items()
-        }  # fmt: skip
-
-    def add(self, found: Found, real: Tensor) -> Tensor:
-        """Bound the contributions of a chunk, those that are real, and add them.
-
-        Returns their norms.
-        """
-        parts = self.taps.parts(found, self.scaled)
-        entries = [(part, self.blocks[name], self.sums[name]) for name, part in parts]
-        return self.target.add_parts(entries, real, self.scaled.rule, whole=self.scaled.whole)
-
-    def finish(self) -> None:
-        """Bring what was summed in another order into the total."""
-        for name, home in self.homes.items():
-            if self.sums[name] is not home:
-                home += self.taps.arranged(name, self.sums[name])
-
-
 @dataclass
 class _Heard:
     """What the hooks hear during a call of the mapped function."""
@@ -321,19 +272,6 @@ class _Heard:
         if self.taps is None or number >= len(self.taps):
             return output
         return output + self.taps[number]
-
-
-def block_numbers(layout: Layout, columns: Columns) -> list[int] | None:
-    """In which block of `columns` each parameter lies; None if one lies in several."""
-    if columns.size != layout.size:
-        return None
-    of, result = columns.block_of.repeat_interleave(columns.piece), []
-    for part in layout.split(of):
-        first, last = int(part.min()), int(part.max())
-        if first != last:
-            return None
-        result.append(first)
-    return result
 
 
 def _owned(model: nn.Module, trained: set[str]) -> dict[str, list[str]]:

@@ -20,8 +20,10 @@ from dpdt.algorithm.gradients import channels_last, looped, vectorised
 from dpdt.algorithm.places import equal_places, made_up, made_up_weights, rows_of, tries_of
 from dpdt.algorithm.precision import Lowered
 from dpdt.algorithm.randomness import Globals
+from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Attributes
-from dpdt.algorithm.taps import Scaled, Taps, block_numbers
+from dpdt.algorithm.sums import block_numbers
+from dpdt.algorithm.taps import Taps
 from dpdt.mechanism import Columns
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def size_of(owner: Executor, batch: Batch) -> int:
 
 def equal_size(batch: Batch) -> int:
     """The size of all micro-batches that are not empty, if it is the same by construction."""
-    sizes = set(batch.sizes) - {0}
+    sizes = set(batch.whole or batch.sizes) - {0}
     return sizes.pop() if len(sizes) == 1 and (batch.alone or batch.fixed) else 0
 
 

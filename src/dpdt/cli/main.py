@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
 from typing import Any
@@ -33,6 +34,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
+        if name != "train" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InputError(f"{name}: runs in one process; torchrun is for dpdt train")
         command: click.Command = importlib.import_module(f"dpdt.cli.{name}").command
         return command
 
@@ -71,6 +74,8 @@ def _told(error: InputError) -> str:
 def main() -> None:
     """Run the command; bad input is one sentence on stderr and status 2."""
     warnings.showwarning = _warn
+    if os.environ.get("RANK", "0") != "0":
+        warnings.simplefilter("ignore")  # rank 0 prints them
     try:
         status = cli(standalone_mode=False)
     except click.ClickException as error:

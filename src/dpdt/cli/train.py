@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +15,10 @@ from dpdt.cli import options
 from dpdt.cli.table import left_out
 from dpdt.errors import InputError
 from dpdt.runs import Run, default_path
+
+if TYPE_CHECKING:
+    from dpdt.distributed.world import World
+    from dpdt.training.run import Outcome
 
 
 @click.command(
@@ -42,41 +48,67 @@ def command(
 
     The configuration is a preset's name or a TOML file. The run's folder is runs/NAME-TIME unless
     --out names another. Ctrl-C ends the run after its current step. What it spent is accounted, and
-    --resume continues it.
+    --resume continues it. Several processes train one model by torchrun -m dpdt train: see
+    docs/scaling.md.
     """
-    if resume:
-        if source or overrides or method or out:
-            raise InputError(f"--resume {resume}: goes on as the run began; give nothing else")
-        chosen, path = Run.open(resume).config, Path(resume)
-    else:
-        chosen = config.load(source or "digits", overrides, method)
-        path = out or default_path(source or "digits")
+    if resume and (source or overrides or method or out):
+        raise InputError(f"--resume {resume}: goes on as the run began; give nothing else")
+    from dpdt.distributed.world import World
     from dpdt.training.run import run
 
-    outcome = run(
-        chosen, path, show_progress=not as_json, diagnose=diagnose, resume=resume is not None
-    )
+    world = World.join()
+    with world.telling():
+        begun = resume is not None or _restarted(out, world)
+        if resume:
+            path = Path(resume)
+            chosen = world.from_first(Run.open(path).config if world.first else None)
+        else:
+            chosen = config.load(source or "digits", overrides, method)
+            path = world.from_first(out or default_path(source or "digits"))
+        outcome = run(
+            chosen,
+            path,
+            show_progress=not as_json,
+            diagnose=diagnose,
+            resume=begun,
+            world=world,
+        )
+    if world.first:
+        _tell(outcome, path, diagnose=diagnose, as_json=as_json)
+    return 0 if outcome.finished else 130
+
+
+def _restarted(out: Path | None, world: World) -> bool:
+    """Whether torchrun has started the ranks again, and the run goes on in its folder."""
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return False
+    if out is None:
+        raise InputError("--out: must be given with --max-restarts, to find the run again")
+    return bool(world.from_first(world.first and Run(out).has_checkpoint))
+
+
+def _tell(outcome: Outcome, path: Path, *, diagnose: bool, as_json: bool) -> None:
+    """Print what a run came to."""
     if diagnose:
         _diagnosed(Run(path), quiet=as_json)
     if as_json:
         click.echo(json.dumps(outcome.as_json()))
-    else:
-        if outcome.accuracy is not None:
-            click.echo(f"accuracy {outcome.accuracy:.4f} on held-out examples")
+        return
+    if outcome.accuracy is not None:
+        click.echo(f"accuracy {outcome.accuracy:.4f} on held-out examples")
+    click.echo(
+        f"{outcome.steps} steps, {outcome.epochs:g} epochs, {outcome.seconds:.1f} s"
+        + ("" if outcome.finished else f" (interrupted; dpdt train --resume {path} continues)")
+    )
+    if outcome.nonfinite:
         click.echo(
-            f"{outcome.steps} steps, {outcome.epochs:g} epochs, {outcome.seconds:.1f} s"
-            + ("" if outcome.finished else f" (interrupted; dpdt train --resume {path} continues)")
+            "some contributions were not finite and counted as 0: how many is private, and "
+            f"stands in {Run(outcome.run).metrics_path}",
+            err=True,
         )
-        if outcome.nonfinite:
-            click.echo(
-                "some contributions were not finite and counted as 0: how many is private, and "
-                f"stands in {Run(outcome.run).metrics_path}",
-                err=True,
-            )
-        click.echo(f"run folder {outcome.run}\n")
-        click.echo(str(outcome.privacy))
-        left_out(outcome.privacy, f"dpdt account {outcome.run} --all")
-    return 0 if outcome.finished else 130
+    click.echo(f"run folder {outcome.run}\n")
+    click.echo(str(outcome.privacy))
+    left_out(outcome.privacy, f"dpdt account {outcome.run} --all")
 
 
 def _diagnosed(run: Run, *, quiet: bool) -> None:

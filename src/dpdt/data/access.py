@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, default_collate
 from dpdt.algorithm.batch import Data, leaves, tree_map
 from dpdt.algorithm.places import as_bytes
 from dpdt.algorithm.randomness import kept, seeded
+from dpdt.distributed.world import World
 from dpdt.errors import InputError
 
 READ = 256  # examples of a Dataset that are read at once
@@ -77,13 +78,24 @@ def read(data: Any, indices: Tensor, seed: int, step: int) -> Data:
     return batch
 
 
-def fingerprint(data: Any) -> str:
-    """A hash of all examples, with their types and shapes. A Dataset is read from end to end."""
-    digest = hashlib.sha256(str(count(data)).encode())
-    for chosen in torch.split(torch.arange(count(data)), READ):
-        for t in leaves(take(data, chosen)):
-            digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
-            digest.update(as_bytes(t).numpy().data)
+def fingerprint(data: Any, world: World | None = None) -> str:
+    """A hash of all examples, with their types and shapes. A Dataset is read from end to end.
+
+    Ranks that hold the same data (`world`) read a share of it each.
+    """
+    world = world or World()
+    chunks = torch.split(torch.arange(count(data)), READ)
+    mine = world.share_of(len(chunks))
+    own = [_hash(take(data, chosen)) for chosen in chunks[mine.start : mine.stop]]
+    hashes = [one for part in world.gather(own) for one in part]
+    return hashlib.sha256(" ".join((str(count(data)), *hashes)).encode()).hexdigest()
+
+
+def _hash(examples: Data) -> str:
+    digest = hashlib.sha256()
+    for t in leaves(examples):
+        digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
+        digest.update(as_bytes(t).numpy().data)
     return digest.hexdigest()
 
 

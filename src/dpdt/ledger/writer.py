@@ -67,6 +67,10 @@ class LedgerWriter:
         self._file.truncate(len(text))
         self._file.seek(0, 2)
 
+    def follow(self, ledger: Ledger) -> None:
+        """Go on, in memory, from what another rank's writer has reopened."""
+        self.ledger = ledger
+
     def adopt(self, runs: list[Stretch]) -> None:
         """Take over what another ledger of the same run has recorded, before any own step."""
         for run in runs:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dpdt.algorithm.batch import Batch
     from dpdt.algorithm.engine import StepResult
     from dpdt.algorithm.gradients import Loss
+    from dpdt.distributed.world import World
     from dpdt.ledger import Setting
     from dpdt.methods.plan import Plan
     from dpdt.methods.problem import Problem
@@ -56,6 +57,7 @@ class Job:
     loss: Loss
     plan: Plan
     noise: Randomness
+    world: World  # the ranks that train together
     public: Any = None  # public inputs
     diagnose: bool = False  # compute the quantities of the convergence theory
 

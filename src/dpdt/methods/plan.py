@@ -126,6 +126,7 @@ class Plan:
             seed=seed,
             reshuffle=header.reshuffle,
             users=users,
+            divisible=not self.training.method.private,
         )
 
 

@@ -21,7 +21,7 @@ from dpdt.algorithm.batch import Data
 from dpdt.data.access import read
 from dpdt.errors import InputError
 from dpdt.noise import Randomness
-from dpdt.partition import Assignment, PoissonSampler, Sampler
+from dpdt.partition import Part, PoissonSampler, Sampler
 
 EACH = 2  # mini-batches that a process reads ahead
 
@@ -29,19 +29,20 @@ EACH = 2  # mini-batches that a process reads ahead
 class Draws:
     """The mini-batches that a sampler draws, some of them ahead of their use."""
 
-    def __init__(self, sampler: Sampler, coins: Randomness):
+    def __init__(self, sampler: Sampler, coins: Randomness, place: tuple[int, int] = (0, 1)):
         self.sampler, self.coins = sampler, coins
+        self.place = place  # the rank (process) whose part of a mini-batch this is, and how many
         self.used = 0
-        self._ahead: deque[tuple[Assignment, dict[str, Any]]] = deque()  # and the coins before
+        self._ahead: deque[tuple[Part, dict[str, Any]]] = deque()  # and the coins before
 
-    def look(self, number: int, step: int) -> Assignment:
+    def look(self, number: int, step: int) -> Part:
         """Draw `number`, counted from the first of all. It may lie ahead of its use, at `step`."""
         if number - self.used == len(self._ahead):
             before = self.coins.secrets()
-            self._ahead.append((self.sampler.batch(step), before))
+            self._ahead.append((self.sampler.part(step, *self.place), before))
         return self._ahead[number - self.used][0]
 
-    def use(self, step: int) -> Assignment:
+    def use(self, step: int) -> Part:
         """The next draw, for good."""
         found = self.look(self.used, step)
         self._ahead.popleft()
@@ -51,7 +52,7 @@ class Draws:
     def tasks(self, steps: range, number: int) -> Iterator[tuple[Tensor, int]]:
         """What is to be read for these steps, from draw `number` on: examples, and the step."""
         for ahead, step in enumerate(steps):
-            yield torch.from_numpy(self.look(number + ahead, step)[0]), step
+            yield torch.from_numpy(self.look(number + ahead, step).indices), step
 
     def move(self) -> None:
         """The run goes on at another step. Coins that were tossed are used there."""

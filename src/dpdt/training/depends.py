@@ -18,12 +18,15 @@ import torch
 
 from dpdt.config import Config
 from dpdt.data.access import fingerprint
+from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.training.device import facts
 
+RANKS, MACHINE = "number of ranks", "processor or number of threads"
 
-def depends_on(config: Config, start: str, seen: list[Any], device: torch.device) -> dict[str, str]:
-    """Hashes of everything that a run's numbers depend on."""
+
+def surroundings() -> dict[str, Any]:
+    """What every number depends on besides settings and data."""
     package = Path(__file__).parents[1]
     code = hashlib.sha256()
     for source in sorted(package.rglob("*.py")):
@@ -33,16 +36,31 @@ def depends_on(config: Config, start: str, seen: list[Any], device: torch.device
         torch.backends.cpu.get_cpu_capability(),
         torch.get_num_threads(),
     ]
-    parts = {
-        "configuration": config.as_tables(),
+    return {
         "version of dpdt": code.hexdigest(),
         "versions of torch, numpy and randomgen": [
             m.__version__ for m in (torch, numpy, randomgen)
         ],
-        "processor or number of threads": machine,
+        MACHINE: machine,
+    }
+
+
+def depends_on(
+    config: Config,
+    start: str,
+    seen: list[Any],
+    device: torch.device,
+    world: World | None = None,
+) -> dict[str, str]:
+    """Hashes of everything that a run's numbers depend on."""
+    world = world or World()
+    parts = {
+        "configuration": config.as_tables(),
+        **surroundings(),
         "device": facts(device),
         "start of the model": start,
-        "training data or public inputs": [fingerprint(part) for part in seen],
+        "training data or public inputs": [fingerprint(part, world) for part in seen],
+        RANKS: world.size,
     }
     return {
         name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
@@ -50,10 +68,19 @@ def depends_on(config: Config, start: str, seen: list[Any], device: torch.device
     }
 
 
+def same_ranks(then: dict[str, str], now: dict[str, str]) -> bool:
+    """Whether as many ranks go on. Otherwise sums round differently, and noise must be fresh."""
+    return then.get(RANKS) == now[RANKS]
+
+
 def refuse_changes(path: Path, then: dict[str, str], now: dict[str, str]) -> None:
-    """Refuse to go on if anything that the run depends on is not what it was."""
+    """Refuse to go on if anything that the run depends on is not what it was.
+
+    With another number of ranks nothing is repeated bit for bit, so the machine may be another.
+    """
+    free = () if same_ranks(then, now) else (RANKS, MACHINE)
     for name, value in now.items():
-        if then.get(name) != value:
+        if name not in free and then.get(name) != value:
             raise InputError(
                 f"{path}: the {name} changed since the run was interrupted; going on would repeat "
                 "its noise in another run, so start a new one"

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
 from dpdt.algorithm.places import same_bits
 from dpdt.data.access import read
+from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.training.ahead import Draws, Reader, readers
 from dpdt.training.augment import Augment
@@ -40,13 +41,14 @@ class Loader:
     Guarantees: examples, grouping and order are decided by the partition. A batch is announced, and
     so paid for, when it is handed out, not when it is read ahead. The step accepts only batches
     that were handed out, each once, in order, unchanged. It computes on data that were never handed
-    out (`used`).
+    out (`used`). Of several ranks (processes) each reads only its own part of a batch.
 
     Args:
         seed: public, for Datasets that draw random numbers.
         alone: every auxiliary holds one example by construction, and has its number as key.
         fixed: sizes and places are the same whoever takes part (see Batch).
         workers: processes that read ahead, if the data are a Dataset.
+        world: the ranks that train together.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class Loader:
         alone: bool,
         fixed: bool,
         workers: int = 0,
+        world: World,
     ):
         self.data, self.draws, self.batches, self.steps = data, draws, batches, steps
         self.device, self.seed, self.augment, self.workers = device, seed, augment, workers
         self.alone, self.fixed = alone, fixed
         self.pinned = device.type == "cuda"  # memory that a GPU reads while the CPU goes on
+        self.world = world
         self.position = 0
         self.announce: Callable[[int], None] = lambda step: None
         self._ahead: Generator[Data] | None = None  # what is being read
@@ -80,7 +84,8 @@ class Loader:
             step = self.position
             self.announce(step)
             self.position += 1
-            own = self._batch(step)
+            with self.world.telling():
+                own = self._batch(step)
             given = Handed.of(own)
             self._handed[step] = (given, own)
             yield given
@@ -88,8 +93,8 @@ class Loader:
 
     def _batch(self, step: int) -> Batch:
         data = self._read_ahead(step)
-        indices, sizes = self.draws.use(step)
-        numbers = torch.from_numpy(indices)
+        part = self.draws.use(step)
+        indices, numbers = part.indices, torch.from_numpy(part.indices)
         if not isinstance(self.data, Dataset):
             data = tree_map(lambda t: t[numbers], self.data)  # a copy, in any case
         elif not self.workers:
@@ -100,9 +105,11 @@ class Loader:
             step=step,
             epoch=step // self.batches,
             data=tree_map(lambda t: t.to(self.device, non_blocking=self.pinned), data),
-            sizes=sizes,
+            sizes=part.sizes,
             keys=tuple(map(int, indices)) if self.alone else None,
             fixed=self.fixed,
+            first=part.first,
+            whole=part.whole,
         )
 
     def _read_ahead(self, step: int) -> Data:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -18,25 +16,24 @@ from dpdt import config
 from dpdt.accounting import Privacy
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.gradients import Loss, linear_layer
+from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.precision import at_precision
-from dpdt.data.access import count, fingerprint, take
+from dpdt.data.access import count
+from dpdt.distributed.world import World
 from dpdt.errors import InputError
-from dpdt.fields import AUTO, PUBLIC
-from dpdt.methods import rate
 from dpdt.methods.canaries import Pulls
-from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Job, Training
 from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
 from dpdt.models.loss import accuracy, default_loss
 from dpdt.noise import Randomness
-from dpdt.partition import owners
 from dpdt.training import earlier
 from dpdt.training.ahead import Draws
 from dpdt.training.augment import Augment
-from dpdt.training.device import anywhere, place
+from dpdt.training.device import place
 from dpdt.training.loader import Loader
+from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
+from dpdt.training.ready import Ready, identity_of
 from dpdt.training.step import Step
 
 
@@ -61,6 +58,8 @@ class Given(TypedDict, total=False):
     diagnose: compute the quantities of the convergence theory at every step.
     overwrite: the data's tensors are needed no more and may be written to, which saves memory.
     using: settings that were made already. Otherwise give settings as keywords.
+    local: data and users are this rank's alone, and the ranks' users are trained on together.
+    world: the ranks that train together. If left out, they are found as torchrun tells.
     """
 
     loss: Loss
@@ -72,6 +71,8 @@ class Given(TypedDict, total=False):
     diagnose: bool
     overwrite: bool
     using: Training | None
+    local: bool
+    world: World
 
 
 class Arguments(Given, config.Options, total=False):
@@ -93,29 +94,49 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
         **options: see `Given` and docs/configuration.md.
     """
     given = _given(options)
+    world = given.get("world") or World.join()
+    with world.telling():
+        return _prepared(model, data, _training(given.get("using"), options), given, world)
+
+
+def _prepared(
+    model: nn.Module, data: Any, training: Training, given: Given, world: World
+) -> tuple[Step, Loader]:
     loss, public, users = given.get("loss", default_loss), given.get("public"), given.get("users")
-    training = _training(given.get("using"), options)
     device = place(model, training.train)
+    local = given.get("local", False)
+    refuse_alone(world, given, local)
     if (training.privacy.unit == "user") != (users is not None):
         raise InputError(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
         )
-    plan = decide(training, Problem.of(model, data, public, loss))
+    number = examples_of(world, data, training, local)
+    problem = replace(Problem.of(model, data, public, loss), examples=number)
+    plan = decide(training, problem)
     seen = earlier.sample(data)
-    why_not = earlier.why_not(model, seen)
-    identity = partial(_identity, model, data, public, users, plan)
-    ready = _Ready.of(model, data, public, plan, identity, given.get("overwrite", False))
+    why_not = world.gather(earlier.why_not(model, seen))
+    refuse_unlike(
+        world, model, plan, loss=loss, public=public, users=users, data=data, seen=seen,
+        local=local,
+    )  # fmt: skip
+    identity = partial(identity_of, model, data, public, users, plan, world, local)
+    ready = Ready.of(model, data, public, plan, identity, given.get("overwrite", False))
+    world.refuse_differences({"learning rate": ready.plan.at(0).lr})
     learner, data, plan = ready.learner, ready.data, ready.plan
     if (pulls := given.get("pulls")) is not None:
         learner, data, loss = pulls.plant(learner, data, loss, plan)
-    noise, coins = map(Randomness, _seeds(training.privacy.noise_seed))
+    noise, coins = _streams(training, world)
     sampler = plan.sampler(source=coins, users=users, absent=given.get("absent"))
-    loader = _loader(data, Draws(sampler, coins), plan, device, users is not None)
+    if local and users is not None:
+        sampler = own_users(world, sampler, users)
+    draws = Draws(sampler, coins, (0, 1) if local else (world.rank, world.size))
+    loader = _loader(data, draws, plan, device, world)
     job = Job(
         model=learner,
         loss=at_precision(loss, training.train.precision, device),
         plan=plan,
         noise=noise,
+        world=world,
         public=public,
         diagnose=given.get("diagnose", False),
     )
@@ -128,17 +149,18 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
         noise=noise,
         identity=ready.identity,
         seen=seen,
+        world=world,
         whitened=ready.whitened,
     )
-    if why_not is not None:
-        step.writer.void(why_not)
+    for why in filter(None, why_not):
+        step.writer.void(why)
     earlier.remember(model, seen)
-    if (path := given.get("ledger")) is not None:
+    if (path := given.get("ledger")) is not None and world.first:
         step.writer.open(path)
     return step, loader
 
 
-def _loader(data: Any, draws: Draws, plan: Plan, device: torch.device, users: bool) -> Loader:
+def _loader(data: Any, draws: Draws, plan: Plan, device: torch.device, world: World) -> Loader:
     train, poisson = plan.training.train, plan.header.sampling == "poisson"
     return Loader(
         data,
@@ -149,8 +171,10 @@ def _loader(data: Any, draws: Draws, plan: Plan, device: torch.device, users: bo
         seed=train.seed,
         augment=Augment(train.seed, count(data)) if train.augment else None,
         alone=poisson and plan.header.per_example,
-        fixed=not poisson and not users,  # how much a user holds may be what is replaced
+        # how much a user holds may be what is replaced
+        fixed=not poisson and plan.header.unit != "user",
         workers=train.workers,
+        world=world,
     )
 
 
@@ -174,61 +198,12 @@ def _training(using: Training | None, settings: Any) -> Training:
     return using
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ready:
-    """What is trained, on what, and the plan with its learning rate."""
-
-    learner: nn.Module
-    data: Any
-    plan: Plan
-    whitened: Whitened | None
-    identity: Callable[[], dict[str, str]]
-
-    @classmethod
-    def of(
-        cls,
-        model: nn.Module,
-        data: Any,
-        public: Any,
-        plan: Plan,
-        identity: Callable[[], dict[str, str]],
-        overwrite: bool,
-    ) -> _Ready:
-        """In the coordinates that the plan asks for, with the learning rate that fits them."""
-        learner, inputs, whitened = model, public, None
-        if plan.header.preconditioner == PUBLIC:
-            identity = partial(dict, identity())  # of the data as they are now, once and for all
-            whitened = Whitened(model, public)
-            learner, inputs = whitened.inner, whitened.inputs
-            data = whitened.data(data, overwrite=overwrite)
-        if plan.training.method.lr == AUTO:
-            by_name = isinstance(take(data, torch.arange(1)), Mapping)
-            found = rate.reach_of(learner, rate.typical(inputs, data), by_name=by_name)
-            plan = plan.tuned(found, linear=linear_layer(learner) is not None)
-        return cls(learner=learner, data=data, plan=plan, whitened=whitened, identity=identity)
-
-
-def _identity(
-    model: nn.Module, data: Any, public: Any, users: Sequence[Any] | None, plan: Plan
-) -> dict[str, str]:
-    """What a state must have in common with the run that takes it."""
-    parts = [fingerprint(part) for part in (data, public) if part is not None]
-    shapes = {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
-    return {
-        "settings": _digest([asdict(anywhere(plan.training)), asdict(plan.header)]),
-        "users": _digest(None if users is None else owners(users)[0].tolist()),
-        "model": _digest(shapes),
-        "training data or public inputs": _digest(parts),
-    }
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _seeds(seed: int | None) -> tuple[int | None, int | None]:
-    """Separate streams for noise and sampling."""
-    return (None, None) if seed is None else (2 * seed, 2 * seed + 1)
+def _streams(training: Training, world: World) -> tuple[Randomness, Randomness]:
+    """Separate streams for noise and sampling, the same on all ranks."""
+    seed = training.privacy.noise_seed
+    seeds = (None, None) if seed is None else (2 * seed, 2 * seed + 1)
+    noise, coins = (Randomness(s, from_first=world.from_first) for s in seeds)
+    return noise, coins
 
 
 def train(
@@ -294,8 +269,13 @@ def fit(
                     on_epoch(record)
             if on_step is not None:  # last, since it may raise to stop
                 on_step(result, batch)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if not step.world.stopping:  # the other ranks know nothing of it
+            step.world.leave(error)
         step.pause()
+        raise
+    except BaseException as error:
+        step.world.leave(error)
         raise
     finally:
         model.eval()

@@ -1,8 +1,13 @@
-"""What is kept of a run while it goes on: metrics, diagnostics, progress, checkpoints."""
+"""What is kept of a run while it goes on: metrics, diagnostics, progress, checkpoints.
+
+Of several ranks (processes) only rank 0 has a folder. The others take part in every checkpoint,
+since it holds what they hold.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from typing import Any
 
@@ -11,6 +16,7 @@ from dpdt.accounting.composition import Composition
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.runs import Run
+from dpdt.training.depends import same_ranks
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
 from dpdt.training.step import Step
@@ -24,7 +30,7 @@ class Recorder:
 
     def __init__(
         self,
-        folder: Run,
+        folder: Run | None,
         step: Step,
         depends: dict[str, str],
         *,
@@ -32,7 +38,8 @@ class Recorder:
         interrupt: Interrupt,
     ):
         self.folder, self.step, self.depends = folder, step, depends
-        self.display, self.interrupt = display, interrupt
+        self.display, self.world = display, step.world
+        self.world.asked = lambda: interrupt.asked
         self.nonfinite = 0
         self.began = self.latest = time.perf_counter()
         self._epochs = step.plan.training.train.epochs
@@ -46,42 +53,64 @@ class Recorder:
     def checkpoint(self) -> None:
         """Keep what the run needs to go on, after checking that nothing has voided it."""
         self.step.check()
+        self.step.agree()
         self.step.writer.sync()
-        self.folder.save_checkpoint(
-            {
-                "step": self.step.state_dict(),
-                "secrets": self.step.secrets(),
-                "depends": self.depends,
-                "nonfinite": self.nonfinite,
-                "seconds": self.seconds,
-            }
-        )
+        state = self.step.state_dict()
+        if self.folder is not None:
+            self.folder.save_checkpoint(
+                {
+                    "step": state,
+                    "secrets": self.step.secrets(),
+                    "depends": self.depends,
+                    "nonfinite": self.nonfinite,
+                    "seconds": self.seconds,
+                }
+            )
         self.latest = time.perf_counter()
 
-    def resume(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint, bit for bit."""
-        self.step.writer.reopen(self.folder.ledger_path)
-        self.step.resume(state["step"], state["secrets"])
-        self.folder.forget_after(self.step.engine.steps)
-        self.nonfinite = state["nonfinite"]
-        self.began -= state["seconds"]
+    def resume(self, state: dict[str, Any] | None) -> None:
+        """Go on from a checkpoint, which rank 0 has.
+
+        It is gone on from bit for bit by as many ranks, else with fresh noise and coins. Fresh ones
+        are in a checkpoint before the first of them is drawn. So those of the old checkpoint are
+        never drawn again.
+        """
+        exact = self.world.from_first(state and same_ranks(state["depends"], self.depends))
+        if state is not None and not exact:
+            said = f"{self.step.world.size} ranks go on, another number, so with fresh noise"
+            print(said, file=sys.stderr)
+        writer = self.step.writer
+        if self.folder is not None:
+            writer.reopen(self.folder.ledger_path)
+        ledger = self.world.from_first(writer.ledger)
+        if self.folder is None:
+            writer.follow(ledger)
+        given = state or {}  # other ranks take rank 0's
+        self.step.resume(given.get("step", {}), given.get("secrets") if exact else None)
+        if self.folder is not None and state is not None:
+            self.folder.forget_after(self.step.engine.steps)
+            self.nonfinite = state["nonfinite"]
+            self.began -= state["seconds"]
+        if not exact:
+            self.checkpoint()
 
     def on_epoch(self, record: dict[str, Any]) -> None:
-        epsilon, claimed = self._spent(record["epoch"])
-        known = None if epsilon == math.inf else epsilon
-        more = {"epsilon": known, "claimed": claimed, "seconds": self.seconds}
-        self.folder.metrics({**record, **more})
-        self.display.epoch(record["accuracy"], epsilon)
-        if time.perf_counter() - self.latest > PAUSE:
+        if self.folder is not None:
+            epsilon, claimed = self._spent(record["epoch"])
+            known = None if epsilon == math.inf else epsilon
+            more = {"epsilon": known, "claimed": claimed, "seconds": self.seconds}
+            self.folder.metrics({**record, **more})
+            self.display.epoch(record["accuracy"], epsilon)
+        if self.world.from_first(time.perf_counter() - self.latest > PAUSE):
             self.checkpoint()
 
     def on_step(self, result: StepResult, batch: Batch) -> None:
         self.nonfinite += result.nonfinite
-        if result.diagnostics is not None:
+        if result.diagnostics is not None and self.folder is not None:
             number = {"epoch": batch.epoch + 1, "step": batch.step + 1}
             self.folder.add_diagnostics(number | vars(result.diagnostics))
         self.display.step(batch.epoch, result.loss)
-        if self.interrupt.asked:
+        if self.world.asked_to_stop():
             self.checkpoint()
             raise KeyboardInterrupt
 

@@ -16,6 +16,7 @@ from dpdt.accounting import Privacy
 from dpdt.algorithm.state import model_hash
 from dpdt.config import Config, problem_of
 from dpdt.config.planning import check_canaries
+from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.ram import gigabytes
@@ -131,7 +132,12 @@ class Assembled:
         return self.planted.data if self.planted else self.examples.train
 
     def prepare(
-        self, config: Config, diagnose: bool, *, overwrite: bool = False
+        self,
+        config: Config,
+        diagnose: bool,
+        *,
+        overwrite: bool = False,
+        world: World | None = None,
     ) -> tuple[Step, Loader]:
         """The step and its loader; refused if they are not what the configuration says.
 
@@ -148,6 +154,7 @@ class Assembled:
             using=config.training,
             diagnose=diagnose,
             overwrite=overwrite,
+            world=world or World.join(),
         )
         if step.plan.problem != problem_of(config):
             raise InputError(
@@ -156,11 +163,11 @@ class Assembled:
             )
         return step, loader
 
-    def depends(self, config: Config) -> dict[str, str]:
+    def depends(self, config: Config, world: World | None = None) -> dict[str, str]:
         coins = torch.from_numpy(self.planted.included) if self.planted else None
         parts = [part for part in (self.data, self.public, coins) if part is not None]
         where = next(self.model.parameters()).device
-        return depends_on(config, self.start, parts, where)
+        return depends_on(config, self.start, parts, where, world)
 
 
 def run(
@@ -171,31 +178,56 @@ def run(
     diagnose: bool = False,
     examples: data.Examples | None = None,
     resume: bool = False,
+    world: World | None = None,
 ) -> Outcome:
     """Train as configured, on `examples` if they are at hand already.
 
     An interrupt ends the run early. It leaves a checkpoint, and a folder that accounts for what was
-    done. With `resume` the run goes on from there, bit for bit.
+    done. With `resume` the run goes on from there: bit for bit, or with fresh noise if the number
+    of ranks is another. Of several ranks only rank 0 has the folder.
     """
-    folder = Run.open(path) if resume else None
+    world = world or World.join()
+    with world.telling():
+        if config.audit.canaries and not world.alone:
+            raise InputError(
+                f"audit.canaries: are for runs in one process, found {world.size} ranks; leave "
+                "them out"
+            )
+        show = show_progress and world.first
+        return _run(config, path, world, show, diagnose, examples, resume)
+
+
+def _run(
+    config: Config,
+    path: Path,
+    world: World,
+    show_progress: bool,
+    diagnose: bool,
+    examples: data.Examples | None,
+    resume: bool,
+) -> Outcome:
+    folder = Run.open(path) if resume and world.first else None
     state = folder.load_checkpoint() if folder else None
     # Everything that can be refused is refused here, before the folder exists.
     ready = Assembled.of(config, examples, folder, show_progress=show_progress)
-    depends = ready.depends(config)
-    step, loader = ready.prepare(config, diagnose, overwrite=examples is None)
-    _say_size(config)
-    if folder is None or state is None:
+    depends = ready.depends(config, world)
+    step, loader = ready.prepare(config, diagnose, overwrite=examples is None, world=world)
+    if world.first:
+        _say_size(config)
+    if state is not None:
+        refuse_changes(path, state["depends"], depends)
+    elif world.first:
         folder = Run.create(path, config)
         if ready.planted:
             folder.write_canaries(ready.planted.record())
         step.writer.open(folder.ledger_path)
-    else:
-        refuse_changes(path, state["depends"], depends)
     display = Display(loader.steps, config.train.epochs, show_progress)
     with display, Interrupt() as interrupt:
         recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
-        if state is not None:
+        if resume:
             recorder.resume(state)
+        elif not world.alone:
+            recorder.checkpoint()  # for torchrun, which may restart the ranks at any time
         finished = True
         try:
             fit(
@@ -209,13 +241,14 @@ def run(
         except KeyboardInterrupt:
             finished = False  # the ledger has all that was done
     shown = finished or config.privacy.release != "last"
-    _keep(folder, ready.model if shown else None, finished)
-    if found := config.method.findings(step.engine, config.privacy.delta):
-        folder.write_findings(found)
-    ledger = step.writer.ledger
+    if folder is not None:
+        _keep(folder, ready.model if shown else None, finished)
+        if found := config.method.findings(step.engine, config.privacy.delta):
+            folder.write_findings(found)
+    ledger, test = step.writer.ledger, ready.examples.test
     return Outcome(
         run=path,
-        accuracy=accuracy(ready.learner, ready.examples.test) if shown else None,
+        accuracy=accuracy(ready.learner, test) if shown else None,
         epochs=ledger.epochs,
         steps=ledger.steps,
         seconds=recorder.seconds,

@@ -5,14 +5,19 @@ loader's own batches are taken, each once, unchanged. Noise and coins are never 
 loaded state continues with fresh draws, and steps that are taken again are recorded again. Only
 `resume` repeats draws, bit for bit. It is for the folder of a run, where everything else was found
 to be the same. Whatever is found to break a guarantee voids the ledger.
+
+Where several ranks (processes) train one model, each has a step and a ledger, and rank 0's is the
+one that is written. What ends or voids one rank's run does so on all. All ranks must call `finish`,
+`pause`, `state_dict`, `load_state_dict` and `resume` together. A state is rank 0's.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,10 +26,10 @@ from dpdt.accounting import Privacy, account
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.places import same_bits
-from dpdt.algorithm.state import Tainted
-from dpdt.errors import InputError
+from dpdt.distributed.world import World
+from dpdt.errors import InputError, Tainted
 from dpdt.fields import AUTO
-from dpdt.ledger import LedgerWriter, Setting, Stretch
+from dpdt.ledger import LedgerWriter, Setting
 from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Engine
 from dpdt.methods.plan import Plan
@@ -32,6 +37,7 @@ from dpdt.noise import Randomness
 from dpdt.training import earlier
 from dpdt.training.device import repeatable
 from dpdt.training.loader import Loader
+from dpdt.training.recorded import begins_with, runs_of, steps_of
 
 
 class Step:
@@ -48,11 +54,12 @@ class Step:
         noise: Randomness,
         identity: Callable[[], dict[str, str]],
         seen: str,
+        world: World,
         whitened: Whitened | None = None,
     ):
         self.engine, self.loader, self.plan = engine, loader, plan
         self.delta = plan.training.privacy.delta
-        self.noise = noise
+        self.noise, self.world = noise, world
         self.whitened = whitened  # the model that is trained, if it is not the user's own
         self.writer = LedgerWriter(plan.header)
         self.run = secrets.token_hex(16)  # which run this is; says nothing about it
@@ -67,8 +74,8 @@ class Step:
     def __call__(self, batch: Batch) -> StepResult:
         """Take the step of a batch, the next one of the loader, which has recorded it."""
         self.writer.refuse_ended()
-        own = self.loader.used(batch, self.engine.steps)
         with self._voiding():
+            own = self.loader.used(batch, self.engine.steps)
             self._refuse_other_weights()
             with repeatable(self.loader.device):
                 result = self.engine.step(own, self.plan.at(own.step))
@@ -101,11 +108,31 @@ class Step:
 
     @contextmanager
     def _voiding(self) -> Iterator[None]:
-        try:
-            yield
-        except Tainted as error:
-            self.writer.void(str(error))
-            raise
+        """What is found inside voids the ledger, and the other ranks hear of it."""
+        with self.world.telling():
+            try:
+                yield
+            except Tainted as error:
+                self.writer.void(str(error))
+                raise
+
+    def agree(self) -> None:
+        """Refuse, and void, a run whose ranks hold different weights.
+
+        What left any rank, or voids its ledger, enters the ledgers of all.
+        """
+        if self.world.alone or self.world.left:
+            return
+        with self._voiding():
+            ledger = self.writer.ledger
+            mine = (earlier.weights_of(self._model), ledger.exports, ledger.voids)
+            weights, exports, voids = zip(*self.world.gather(mine), strict=True)
+            for what in dict.fromkeys(chain(*exports)):
+                self.writer.export(what)
+            for why in dict.fromkeys(chain(*voids)):
+                self.writer.void(why)
+            if len(set(weights)) > 1:
+                raise Tainted("the ranks of the run ended up with different weights")
 
     def privacy(self, delta: float | None = None) -> Privacy:
         """What the steps taken so far guarantee. If more follow, an iterate was shown."""
@@ -113,11 +140,9 @@ class Step:
         if self._shown:
             with suppress(Tainted):  # which the ledger says
                 self.check()
-        return account(
-            self.writer.ledger,
-            self.delta if delta is None else delta,
-            allow_large_delta=self.plan.training.privacy.allow_large_delta,
-        )
+        delta = self.delta if delta is None else delta
+        large = self.plan.training.privacy.allow_large_delta
+        return account(self.writer.ledger, delta, allow_large_delta=large)
 
     def export(self, what: str) -> None:
         """Record that something besides the last iterate is shown."""
@@ -133,6 +158,7 @@ class Step:
         """End the run: close the ledger, and leave in the model what is to be released."""
         if not self.writer.ledger.closed:
             self.check()
+            self.agree()
             self.engine.finish()
             self._settle()
             self._remember()
@@ -145,6 +171,7 @@ class Step:
         iterate leaves.
         """
         self.check()
+        self.agree()
         if self.plan.header.release != "last":
             self.engine.finish()
             self._settle()
@@ -161,10 +188,12 @@ class Step:
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands, without its noise. As secret as the data."""
         ledger = self.writer.ledger
+        with self.world.telling():
+            identity, engine = self._identity(), self.engine.state_dict()
         return {
             "run": self.run,
-            "identity": self._identity(),
-            "engine": self.engine.state_dict(),
+            "identity": identity,
+            "engine": engine,
             "ledger": [[asdict(run.setting), run.steps, run.start] for run in ledger.runs],
             "exports": list(ledger.exports),
             "voids": list(ledger.voids),
@@ -176,46 +205,84 @@ class Step:
         What its run did before enters this ledger, if it is not there yet. Steps that this run has
         taken since are taken again, and counted again.
         """
-        self._refuse_another(state)
-        ledger, runs = self.writer.ledger, _runs(state)
-        if not ledger.runs:
-            self.run = state["run"]
-            self.writer.adopt(runs)
-        elif state["run"] != self.run or not _begins_with(ledger.runs, runs):
-            raise InputError("the state belongs to another run than the one that was begun here")
-        elif not self.plan.training.method.goes_back:
+        with self.world.telling():
+            state = self._from_first(state)
+            self._refuse_another(state)
+            ledger, runs = self.writer.ledger, runs_of(state)
+            if not ledger.runs:
+                self.run = state["run"]
+                self.writer.adopt(runs)
+            elif state["run"] != self.run or not begins_with(ledger.runs, runs):
+                raise InputError(
+                    "the state belongs to another run than the one that was begun here"
+                )
+            else:
+                self._refuse_going_back()
+            for what in state["exports"]:
+                self.writer.export(what)
+            for why in state["voids"]:
+                self.writer.void(why)
+            self._recorded = 0
+            self._load(state)
+
+    def _refuse_going_back(self) -> None:
+        if not self.plan.training.method.goes_back:
             raise InputError(
                 f"{self.plan.header.method} cannot go back: what was asked again would be answered "
                 "again, and the bill for answers is made beforehand; prepare another run"
             )
-        for what in state["exports"]:
-            self.writer.export(what)
-        for why in state["voids"]:
-            self.writer.void(why)
-        self._recorded = 0
-        self._load(state)
+
+    def _from_first(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Rank 0's state; what auxiliaries remember goes to their own ranks alone (engine)."""
+        if self.world.alone:
+            return state
+        rest = state
+        if self.world.first and self.plan.header.memory == "auxiliary":
+            engine = dict(state["engine"])
+            if "memory" in engine:
+                engine["memory"] = dict.fromkeys(engine["memory"])
+            rest = {**state, "engine": engine}
+        given: dict[str, Any] = self.world.from_first(rest)
+        return state if self.world.first else given
 
     def secrets(self) -> dict[str, Any]:
         """The noise and coins from here on, for a run's folder. As secret as the data."""
         return {"noise": self.noise.secrets(), "coins": self.loader.draws.secrets()}
 
-    def resume(self, state: dict[str, Any], kept: dict[str, Any]) -> None:
+    def resume(self, state: dict[str, Any], kept: dict[str, Any] | None) -> None:
         """Go on bit for bit, with the same draws. The ledger's file must be open again.
 
         Only for the very same run on the very same data, which the caller has checked. Steps that
-        stand in the ledger are not recorded again: they come out as they did.
+        stand in the ledger are not recorded again: they come out as they did. Without `kept` draws
+        are fresh, and steps that stand in the ledger are taken and recorded again. So it must be
+        where sums may round differently, as with another number of ranks.
         """
-        self._refuse_another(state)
-        ledger, runs = self.writer.ledger, _runs(state)
-        if not _begins_with(ledger.runs, runs) or ledger.repeats:
-            raise InputError("the ledger does not begin with the steps of the checkpoint")
-        self.run, self._recorded = state["run"], ledger.position
-        self._load(state)
-        planned = [self.plan.at(number) for number in range(self._recorded)]
-        if planned != _settings(ledger.runs):
+        with self.world.telling():
+            state, kept = self._from_first(state), self.world.from_first(kept)
+            self._refuse_another(state)
+            ledger, runs = self.writer.ledger, runs_of(state)
+            if not begins_with(ledger.runs, runs):
+                raise InputError("the ledger does not begin with the steps of the checkpoint")
+            position = state["engine"]["steps"]
+            since = steps_of(ledger.runs)[len(steps_of(runs)) :]
+            self.run, self._recorded = state["run"], 0
+            self._load(state)
+            if kept is None:
+                if since:
+                    self._refuse_going_back()
+                return
+            self._recorded = position + len(since)
+            self._refuse_other_settings(since, position)
+            self.noise.resume(kept["noise"])
+            self.loader.draws.resume(kept["coins"])
+
+    def _refuse_other_settings(self, since: list[tuple[int, Setting]], position: int) -> None:
+        """Refuse to go on unless what the ledger has is what this run would do."""
+        planned = [(number, self.plan.at(number)) for number in range(self._recorded)]
+        if since != planned[position:]:
+            raise InputError("the ledger does not go on as the run would after the checkpoint")
+        if any(setting != self.plan.at(n) for n, setting in steps_of(self.writer.ledger.runs)):
             raise InputError("the ledger has other settings than the run would have now")
-        self.noise.resume(kept["noise"])
-        self.loader.draws.resume(kept["coins"])
 
     def _refuse_another(self, state: dict[str, Any]) -> None:
         mine, theirs = self._identity(), state["identity"]
@@ -225,30 +292,8 @@ class Step:
 
     def _load(self, state: dict[str, Any]) -> None:
         self.engine.load_state_dict(state["engine"])
-        runs = _runs(state)
+        runs = runs_of(state)
         if runs and self.plan.training.method.lr == AUTO:  # measured when the run began
             self.plan = self.plan.at_rate(runs[-1].setting.lr)
         self.loader.move(self.engine.steps)
         self._settle()
-
-
-def _runs(state: dict[str, Any]) -> list[Stretch]:
-    def setting(values: dict[str, Any]) -> Setting:
-        given: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-        }
-        return Setting(**given)
-
-    return [Stretch(setting=setting(s), steps=n, start=start) for s, n, start in state["ledger"]]
-
-
-def _settings(runs: Iterable[Stretch]) -> list[Setting]:
-    return [run.setting for run in runs for _ in range(run.steps)]
-
-
-def _begins_with(runs: list[Stretch], first: list[Stretch]) -> bool:
-    def steps(some: list[Stretch]) -> list[tuple[int, Setting]]:
-        return [(run.start + i, run.setting) for run in some for i in range(run.steps)]
-
-    mine, theirs = steps(runs), steps(first)
-    return mine[: len(theirs)] == theirs

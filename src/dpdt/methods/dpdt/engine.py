@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from dpdt.algorithm.engine import Decoupled
@@ -17,7 +18,9 @@ def engine(method: Dpdt, job: Job) -> Decoupled:
     """The engine. Its state for every auxiliary is checked against the free memory first."""
     recipe, train = job.plan.recipe, job.plan.training.train
     assert recipe is not None
-    needed, free = method.state_size(job.plan.problem, train), available()
+    here = min(int(os.environ.get("LOCAL_WORLD_SIZE", "1")), job.world.size)  # on this machine
+    needed = method.state_size(job.plan.problem, train) * here // job.world.size
+    free = available()
     if free is not None and needed > free:
         raise InputError(
             f"method.auxiliaries: {recipe.auxiliaries} auxiliaries that remember "
@@ -33,4 +36,5 @@ def engine(method: Dpdt, job: Job) -> Decoupled:
         seed=job.seed,
         diagnose=job.diagnose,
         expected=max(1, round(train.batch_size / recipe.auxiliaries)),
+        world=job.world,
     )

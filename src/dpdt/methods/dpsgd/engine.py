@@ -13,7 +13,8 @@ from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.publish import aggregate
-from dpdt.algorithm.taps import Scaled
+from dpdt.algorithm.ranks import arrange, everywhere
+from dpdt.algorithm.scaled import Scaled
 from dpdt.ledger import Setting
 from dpdt.mechanism import Columns, full_precision
 from dpdt.methods.method import Job
@@ -34,13 +35,14 @@ class DpsgdEngine:
 
     def __init__(self, method: Dpsgd, job: Job):
         self.model, self.method, self.noise = job.model, method, job.noise
+        self.world = job.world
         self.expected, self.steps = job.plan.header.auxiliaries, 0
         self.layout = Layout(job.model, "model")
         self.executor = Executor(
             job.model,
             job.loss,
             self.layout,
-            auxiliaries=self.expected,
+            auxiliaries=-(-self.expected // self.world.size),
             seed=job.seed,
             scales=True,
         )
@@ -49,10 +51,10 @@ class DpsgdEngine:
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         kind = self.method.clipping
         with full_precision():
-            self.executor.arrange(batch)
+            arrange(self.world, self.executor, batch)
             columns, clip = self._columns(setting.clip)
             drawn = self.noise.ahead(self.layout.size)
-            total, losses, tally = self.executor.total(
+            found = self.executor.total(
                 batch,
                 columns=columns,
                 clip=clip,
@@ -61,15 +63,13 @@ class DpsgdEngine:
                     factor=self._rule if kind == "automatic" else 1.0, whole=kind == "layer"
                 ),
             )
+            total, loss, tally = everywhere(self.world, self.executor, batch, found)
             direction = aggregate(self.layout, total, self.expected, setting, drawn)
         self.layout.set_gradient(direction)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
-        return StepResult(
-            loss=float(losses.sum()) / max(1, len(batch.sizes)),
-            nonfinite=tally.nonfinite // columns.count,
-        )
+        return StepResult(loss=loss, nonfinite=tally.nonfinite // columns.count)
 
     def _columns(self, clip: tuple[float, ...]) -> tuple[Columns, tuple[float, ...]]:
         """What is clipped together: all, or each tensor to its share of the whole clip."""

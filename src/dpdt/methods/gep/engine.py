@@ -26,6 +26,7 @@ from dpdt.algorithm.executor import Executor
 from dpdt.algorithm.gradients import vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.randomness import kept, seeded
+from dpdt.algorithm.ranks import arrange, everywhere
 from dpdt.data.access import count, take
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
@@ -49,9 +50,9 @@ class GepEngine:
     def __init__(self, method: Gep, job: Job):
         model, public = job.model, job.public
         self.model, self.loss, self.method, self.plan = model, job.loss, method, job.plan
-        self.noise, self.seed, self.steps = job.noise, job.seed, 0
+        self.noise, self.seed, self.steps, self.world = job.noise, job.seed, 0, job.world
         self.layout = Layout(model, "model")
-        expected = job.plan.header.auxiliaries
+        expected = -(-job.plan.header.auxiliaries // job.world.size)
         self.executor = Executor(model, job.loss, self.layout, auxiliaries=expected, seed=job.seed)
         classes = classes_of(model, public, method.name)
         drawn = np.random.default_rng((job.seed, 4)).integers(classes, size=count(public))
@@ -77,19 +78,21 @@ class GepEngine:
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         layout = self.layout
         with full_precision():
+            arrange(self.world, self.executor, batch)
             basis = self.basis()
             width = sum(len(b) for b in basis)
 
             def contribute(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
                 return self._split(gradient, basis), Tally()
 
-            total, losses, tally = self.executor.total(
+            found = self.executor.total(
                 batch,
                 columns=Columns([width, layout.size], device=layout.device),
                 clip=setting.clip,
                 contribute=contribute,
                 whole=True,
             )
+            total, loss, tally = everywhere(self.world, self.executor, batch, found)
             parts = torch.split(total, [width, layout.size])
             noisy = [
                 perturbed(part, divisor=self.plan.header.auxiliaries, noise=sigma, spacing=s,
@@ -101,8 +104,7 @@ class GepEngine:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
-        number = max(1, len(batch.sizes))
-        return StepResult(loss=float(losses.sum()) / number, nonfinite=tally.nonfinite // 2)
+        return StepResult(loss=loss, nonfinite=tally.nonfinite // 2)
 
     def _split(self, gradients: Tensor, basis: list[Tensor]) -> Tensor:
         """Coordinates in the basis, and what it leaves, side by side."""

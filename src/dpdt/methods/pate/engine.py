@@ -35,10 +35,14 @@ class PateEngine:
     teacher's votes. No more than `answers` queries are answered. A teacher starts from a copy of
     the first model. What is random in its training depends on the public seed and on its own number
     alone.
+
+    Several ranks train the teachers in turn, each those whose shards it has. Their votes are summed
+    once, after the last teacher. From then on all ranks hold the same votes and the same noise.
     """
 
     def __init__(self, method: Pate, job: Job):
         model, plan = job.model, job.plan
+        self.world = job.world
         self.model, self.loss, self.method, self.plan = model, job.loss, method, plan
         # a copy: a model may write to what it is given
         self.device = next(model.parameters()).device
@@ -50,6 +54,7 @@ class PateEngine:
         self.queries = plan.steps - method.teachers
         self.limit = sum(n for s, n in plan.runs if s.clip[1])  # answers that are paid for
         self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
+        self.losses = 0.0  # of this rank's teachers
         self.answers: dict[int, int] = {}
         self.first: tuple[Data, int, Tensor] | None = None  # a teacher that is trained again
 
@@ -58,13 +63,18 @@ class PateEngine:
         loss = 0.0
         with full_precision(), kept():
             if query < 0:
-                loss = self._teach(batch.data, bool(batch.sizes))
+                if self.steps % self.world.size == self.world.rank:
+                    loss = self._teach(batch.data, bool(batch.sizes))
+                if query == -1:
+                    loss += self._poll()
             elif len(self.answers) < self.limit:
                 self._ask(query, setting)
             self.steps += 1
             if self.steps == self.plan.steps:
                 seeded(self.train.seed, 0, self.steps)
                 loss = self._study()
+                if not self.world.alone:  # rank 0's, should ranks round differently
+                    self.model.load_state_dict(self.world.from_first(_copied(self.model)))
         return StepResult(loss=loss, nonfinite=0)
 
     def _teach(self, shard: Data, some: bool) -> float:
@@ -73,7 +83,12 @@ class PateEngine:
         self.counts[torch.arange(len(winners)), winners] += 1.0
         if self.first is None and some:
             self.first = (tree_map(torch.clone, shard), self.steps, winners)
-        if self.steps == self.method.teachers - 1 and self.first is not None:
+        self.losses += loss
+        return loss
+
+    def _poll(self) -> float:
+        """Sum the votes of all ranks' teachers; the sum of the other ranks' losses."""
+        if self.first is not None:
             shard, number, before = self.first
             if not torch.equal(self._votes(shard, True, number)[0], before):
                 raise Tainted(
@@ -81,7 +96,10 @@ class PateEngine:
                     "loss keeps something between calls, which carries records to other teachers"
                 )
             self.first = None
-        return loss
+        start = torch.cat([p.detach().flatten() for p in self.start.parameters()])
+        total, (losses,) = self.world.sum(self.counts.flatten(), [self.losses], start)
+        self.counts.copy_(total.view_as(self.counts))
+        return losses - self.losses
 
     def _votes(self, shard: Data, some: bool, number: int) -> tuple[Tensor, float]:
         """What a teacher of this shard says of every query, and its last loss."""
@@ -158,9 +176,12 @@ class PateEngine:
         """The model is as it is to be released."""
 
     def state_dict(self) -> dict[str, Any]:
+        counts = self.counts.clone()
+        if self.steps < self.method.teachers:  # not polled yet: every rank has its own
+            counts = torch.stack(self.world.gather(counts)).sum(0)
         return {
             "steps": self.steps,
-            "counts": self.counts.clone(),
+            "counts": counts,
             "answers": dict(self.answers),
             "start": _copied(self.start),  # which teachers and the student grow from
             "model": _copied(self.model),
@@ -169,6 +190,8 @@ class PateEngine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.answers = state["steps"], dict(state["answers"])
         self.counts.copy_(state["counts"])
+        if self.steps < self.method.teachers and not self.world.first:
+            self.counts.zero_()  # they count at rank 0
         self.start.load_state_dict(state["start"])
         self.model.load_state_dict(state["model"])
 

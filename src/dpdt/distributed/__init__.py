@@ -1,0 +1,1 @@
+"""What several processes need to train one model: who holds what, and one sum a step."""

@@ -1,0 +1,67 @@
+"""How ranks meet and part: torch.distributed's groups, and its errors as one sentence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from dpdt.errors import InputError
+
+TIMEOUT = timedelta(minutes=10)  # for one exchange: a rank that does not come is given up
+
+
+def begin() -> None:
+    """Meet the other ranks as torchrun's environment says.
+
+    torchrun may start ranks again beside a store that still holds the addresses of the last ones.
+    So each attempt has names of its own there.
+    """
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    dist.init_process_group(
+        backend,
+        store=dist.distributed_c10d.PrefixStore(f"dpdt/{attempt}/{size}", store),
+        rank=rank,
+        world_size=size,
+        timeout=TIMEOUT,
+    )
+
+
+def connected(meet: Callable[[], Any]) -> Any:
+    """What `meet` returns; one sentence if the ranks do not find each other."""
+    try:
+        return meet()
+    except (RuntimeError, ValueError) as error:
+        why = first_line(str(error))
+    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    raise InputError(
+        f"the ranks could not meet at {where} ({why}); is the port in use, or a rank missing?"
+    )
+
+
+def close(group: Any) -> None:
+    """Close a group's connections, which ends what others wait for."""
+    with quiet():
+        dist.destroy_process_group(group)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What fails on the way out is of no interest any more."""
+    try:
+        yield
+    except (RuntimeError, ValueError, AssertionError):
+        return
+
+
+def first_line(text: str) -> str:
+    """The beginning of an error's text."""
+    return text.strip().splitlines()[0][:120] if text.strip() else "no reason given"

@@ -1,0 +1,87 @@
+"""What a run is made of once its plan is known, and what makes it the same run later."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpdt.algorithm.gradients import linear_layer
+from dpdt.data.access import fingerprint, take
+from dpdt.distributed.world import World
+from dpdt.fields import AUTO, PUBLIC
+from dpdt.methods import rate
+from dpdt.methods.dpdt.whitening import Whitened
+from dpdt.methods.plan import Plan
+from dpdt.partition import owners
+from dpdt.training.device import anywhere
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """What is trained, on what, and the plan with its learning rate."""
+
+    learner: nn.Module
+    data: Any
+    plan: Plan
+    whitened: Whitened | None
+    identity: Callable[[], dict[str, str]]
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        data: Any,
+        public: Any,
+        plan: Plan,
+        identity: Callable[[], dict[str, str]],
+        overwrite: bool,
+    ) -> Ready:
+        """In the coordinates that the plan asks for, with the learning rate that fits them."""
+        learner, inputs, whitened = model, public, None
+        if plan.header.preconditioner == PUBLIC:
+            identity = partial(dict, identity())  # of the data as they are now, once and for all
+            whitened = Whitened(model, public)
+            learner, inputs = whitened.inner, whitened.inputs
+            data = whitened.data(data, overwrite=overwrite)
+        if plan.training.method.lr == AUTO:
+            by_name = isinstance(take(data, torch.arange(1)), Mapping)
+            found = rate.reach_of(learner, rate.typical(inputs, data), by_name=by_name)
+            plan = plan.tuned(found, linear=linear_layer(learner) is not None)
+        return cls(learner=learner, data=data, plan=plan, whitened=whitened, identity=identity)
+
+
+def identity_of(
+    model: nn.Module,
+    data: Any,
+    public: Any,
+    users: Sequence[Any] | None,
+    plan: Plan,
+    world: World,
+    local: bool,
+) -> dict[str, str]:
+    """What a state must have in common with the run that takes it."""
+    owner: Any = None if users is None else owners(users)[0].tolist()
+    if local:
+        owner, hashes = world.gather(_digest(owner)), world.gather(fingerprint(data))
+    else:
+        hashes = [fingerprint(data, world)]
+    if public is not None:
+        hashes.append(fingerprint(public, world))
+    shapes = {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad}
+    return {
+        "settings": _digest([asdict(anywhere(plan.training)), asdict(plan.header)]),
+        "users": _digest(owner),
+        "model": _digest(shapes),
+        "training data or public inputs": _digest(hashes),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,31 @@
+"""The steps that a ledger or a state has recorded, to compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dpdt.ledger import Setting, Stretch
+
+
+def runs_of(state: dict[str, Any]) -> list[Stretch]:
+    """What a state's run had recorded."""
+
+    def setting(values: dict[str, Any]) -> Setting:
+        given: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return Setting(**given)
+
+    return [Stretch(setting=setting(s), steps=n, start=start) for s, n, start in state["ledger"]]
+
+
+def steps_of(runs: Iterable[Stretch]) -> list[tuple[int, Setting]]:
+    """Every recorded step, with its number in the plan."""
+    return [(run.start + i, run.setting) for run in runs for i in range(run.steps)]
+
+
+def begins_with(runs: list[Stretch], first: list[Stretch]) -> bool:
+    """Whether a ledger begins with the steps of another."""
+    mine, theirs = steps_of(runs), steps_of(first)
+    return mine[: len(theirs)] == theirs
