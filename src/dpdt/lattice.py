@@ -9,8 +9,10 @@ can have. For both data sets together:
 
     rounding to the lattice   at most s/2 an entry on either side:  s·√d
     summing in float64        n·2⁻⁵³ of n·C on either side:         2⁻⁵¹·n²·C/K, with room to spare
+    terms that cancel         2⁻³³ of n·C on either side:           2⁻³¹·n·C/K, with room to spare
 
-`rounding` is the sum of both. Accountants add it to the sensitivity of the mean.
+The last is of contributions that are not written out: their terms may be larger than they are
+(parts.py). `rounding` is the sum of all three. Accountants add it to the sensitivity of the mean.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def on_lattice(setting: Setting, blocks: Sequence[Block], divisor: int, terms: i
         for clip, block in zip(setting.clip, blocks, strict=True)
     )
     added = tuple(
-        s * math.sqrt(block.size) + 2.0**-51 * terms * terms * clip / divisor
+        s * math.sqrt(block.size) + (2.0**-51 * terms + 2.0**-31) * terms * clip / divisor
         for s, clip, block in zip(spaced, setting.clip, blocks, strict=True)
     )
     return replace(setting, spacing=spaced, rounding=added)

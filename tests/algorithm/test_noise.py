@@ -147,3 +147,14 @@ def test_noise_reaches_every_trained_parameter_and_no_frozen_one():
     take_step(engine, batch_of(torch.ones(4, 4), (1,) * 4))
     for name, parameter in model.named_parameters():
         assert bool((parameter != before[name]).all()) == (name != "0.weight")
+
+
+def test_draws_made_ahead_are_those_of_the_stream_and_are_handed_out_once():
+    first, second = Randomness(5), Randomness(5)
+    ahead = first.ahead(7)
+    assert np.array_equal(ahead.gaussian(7), second.gaussian(7))
+    assert np.array_equal(first.gaussian(3), second.gaussian(3))  # the stream has gone on
+    with pytest.raises(InputError, match="for one release alone"):
+        ahead.gaussian(7)
+    with pytest.raises(InputError, match="7 numbers were drawn"):
+        first.ahead(7).gaussian(8)
