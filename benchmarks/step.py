@@ -60,8 +60,8 @@ def images(*shape: int) -> Callable[[int], Any]:
     return lambda number: (torch.randn(number, *shape), torch.randint(0, 10, (number,)))
 
 
-def texts(number: int) -> Any:
-    ids = torch.randint(0, 30000, (number, TOKENS))
+def texts(number: int, tokens: int = TOKENS) -> Any:
+    ids = torch.randint(0, 30000, (number, tokens))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, torch.randint(
         0, 10, (number,)
     )

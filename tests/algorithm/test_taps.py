@@ -160,3 +160,10 @@ def test_a_model_that_calls_other_layers_later_is_refused():
     with pytest.raises(InputError, match="calls other layers than it did on made-up inputs"):
         step(next(batches))
     assert step.privacy().epsilon == float("inf")
+
+
+def test_the_way_is_told_in_words():
+    step, loader = prepare(deep(), (X, Y), noise=1.0, batch_size=30, lr=0.1, sampling="partition")
+    step(next(iter(loader)))
+    (told,) = step.engine.executor.words()
+    assert told == "32 micro-batches at once, by taps on 2 affine, 1 normalised"

@@ -214,6 +214,10 @@ class Executor:
                 layout.arrange(channels_last=False)
         self.kept.passed()
 
+    def words(self) -> list[str]:
+        """In which ways the model was computed so far."""
+        return [how.words() for how in self.found.values()]
+
     def state_dict(self) -> dict[str, Any]:
         return {"channels_last": self.layout.channels_last, "arranged": self._arranged}
 

@@ -206,6 +206,13 @@ class Taps:
             result.append((name, Rows(x * weights[name] if weights else x)))
         return result
 
+    def words(self) -> str:
+        """Which layers are tapped, and what is written out by vmap."""
+        kinds = Counter(type(layer).__name__.lower() for layer in self.layers.values())
+        tapped = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "no layer"
+        rest = sum(name not in self.homes for name in self.layout.names)
+        return f"by taps on {tapped}" + (f"; gradients of {rest} tensors by vmap" if rest else "")
+
     def bits(self, found: Found, scaled: Scaled) -> Tensor:
         """All that contributions are made from, a row for each micro-batch, to be compared."""
         calls = [t for calls in found.calls.values() for c in calls for t in (c.input, c.slope)]

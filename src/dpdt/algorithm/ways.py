@@ -48,6 +48,14 @@ class How:
     taps: Taps | None = None  # together, without their gradients
     blocks: tuple[int, ...] = ()  # of each parameter, for taps
 
+    def words(self) -> str:
+        """The way, for the person who trains."""
+        if self.taps is not None:
+            return f"{self.rows} micro-batches at once, {self.taps.words()}"
+        if self.rows:
+            return f"{self.rows} micro-batches at once, their gradients written out"
+        return f"one micro-batch after the other{', on lanes' if self.lanes else ''}"
+
 
 def call_once(owner: Executor, model: nn.Module, batch: Batch) -> None:
     """Call a model: attributes that it sets at its first call are then public."""

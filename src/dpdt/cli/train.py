@@ -90,6 +90,8 @@ def _restarted(out: Path | None, world: World) -> bool:
 def _tell(outcome: Outcome, path: Path, *, diagnose: bool, as_json: bool) -> None:
     """Print what a run came to."""
     if diagnose:
+        if not as_json:
+            click.echo("\n".join(f"computed: {way}" for way in outcome.ways), err=True)
         _diagnosed(Run(path), quiet=as_json)
     if as_json:
         click.echo(json.dumps(outcome.as_json()))

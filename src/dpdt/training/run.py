@@ -46,6 +46,7 @@ class Outcome:
     nonfinite: int
     privacy: Privacy
     finished: bool
+    ways: list[str]  # in which contributions were computed, in words
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -255,6 +256,7 @@ def _run(
         nonfinite=recorder.nonfinite,
         privacy=step.privacy(),
         finished=finished,
+        ways=step.engine.executor.words() if hasattr(step.engine, "executor") else [],
     )
 
 
