@@ -176,7 +176,8 @@ class TestLattice:
         assert math.frexp(s)[0] == 0.5  # a power of two, so that rounding to it is exact
         ideal = FINE * 0.3 / (divisor * math.sqrt(size))
         assert ideal / 2 < s <= ideal
-        expected = s * math.sqrt(size) + 2.0**-51 * 5000**2 * 0.3 / divisor
+        summed = (2.0**-51 * 5000 + 2.0**-31) * 5000 * 0.3 / divisor
+        expected = s * math.sqrt(size) + summed
         assert found.rounding[0] == pytest.approx(expected, rel=1e-12, abs=0.0)
         assert (found.spacing[1], found.rounding[1]) == (0.0, 0.0)
 

@@ -13,9 +13,10 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from dpdt.data.access import READ
+from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.noise import Randomness
-from dpdt.partition import Partition, PoissonSampler
+from dpdt.partition import Part, Partition, PoissonSampler
 from dpdt.training.ahead import Draws, Reader
 from dpdt.training.loader import Loader
 from tests.numbers import prepare
@@ -145,13 +146,13 @@ def test_draws_ahead_keep_their_order_and_their_secrets():
         assert draws.secrets() == plain.source.secrets()
         if step == 3:
             draws.move()
-        assert np.array_equal(draws.use(step)[0], plain.batch(step)[0])
+        assert np.array_equal(draws.use(step).indices, plain.batch(step)[0])
     draws.look(draws.used, 6)
     kept = draws.secrets()
-    first = draws.use(6)[0]
+    first = draws.use(6).indices
     draws.look(draws.used, 7)
     draws.resume(kept)
-    assert np.array_equal(draws.use(6)[0], first)
+    assert np.array_equal(draws.use(6).indices, first)
 
 
 def test_a_partition_is_looked_up_anew_at_another_step():
@@ -159,7 +160,7 @@ def test_a_partition_is_looked_up_anew_at_another_step():
     draws = Draws(sampler, Randomness(0))
     draws.look(0, 0)
     draws.move()
-    assert np.array_equal(draws.use(2)[0], sampler.batch(2)[0])
+    assert np.array_equal(draws.use(2).indices, sampler.batch(2)[0])
 
 
 class Curious(Dataset):
@@ -287,6 +288,7 @@ def test_pinned_memory_is_for_a_gpu(monkeypatch):
             alone=False,
             fixed=True,
             workers=3,
+            world=World(),
         )
         with pytest.raises(OSError, match="nothing to read"):
             next(iter(loader))
@@ -317,5 +319,5 @@ def test_training_data_are_never_handed_out():
 
 
 class Ordered:
-    def batch(self, step):
-        return np.arange(8), (8,)
+    def part(self, step, rank, size):
+        return Part(indices=np.arange(8), sizes=(8,), whole=(8,))

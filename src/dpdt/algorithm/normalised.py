@@ -16,6 +16,7 @@ from torch import Tensor, nn
 def group_norm(module: nn.GroupNorm, x: Tensor) -> Tensor:
     """What the module computes, without gradients of its parameters."""
     weight, bias = (None if p is None else p.detach() for p in (module.weight, module.bias))
+    x = x if weight is None else x.to(weight.dtype)  # in full precision, as autocast has it
     found: Tensor = _Forward.apply(  # type: ignore[no-untyped-call]
         x, weight, bias, module.num_groups, module.eps
     )[0]

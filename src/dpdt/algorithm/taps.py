@@ -260,7 +260,11 @@ class _Heard:
             modules[name].register_forward_hook(partial(self._hear, name), prepend=True)
             for name in layers
         ]
-        norms = [m for name in layers if type(m := modules[name]) is nn.GroupNorm]
+        norms = [
+            m
+            for name in layers
+            if type(m := modules[name]) is nn.GroupNorm and "forward" not in vars(m)
+        ]
         for norm in norms:
             norm.forward = partial(group_norm, norm)  # type: ignore[method-assign]
         try:

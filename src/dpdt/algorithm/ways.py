@@ -108,10 +108,10 @@ def tapped(owner: Executor, batch: Batch, scaled: Scaled, columns: Columns) -> H
     blind = isinstance(owner.loss, Lowered) and not batch.fixed
     if not size or blocks is None or blind or layout.place != layout.device:
         return None
-    model = owner.copy()
+    model, before = owner.copy(), Globals()
     attributes = Attributes(model)
     found = _probed(owner, batch, size, scaled, model)
-    if found is None:
+    if found is None or Globals() != before:  # what it calls may depend on what it draws
         return None
     taps, keyed = found
     rows = rows_of(owner.auxiliaries, max(1, min(EXAMPLES // size, HELD // taps.held)))

@@ -48,7 +48,8 @@ def answers(model: nn.Module, part: Any, batch_size: int = 1000) -> tuple[Tensor
     was_training = model.training
     model.eval()
     outputs, labels = [], []
-    device = next(model.parameters()).device
+    own = next(model.parameters(), None)
+    device = torch.device("cpu") if own is None else own.device
     with torch.no_grad():
         for chosen in torch.split(torch.arange(count(part)), batch_size):
             batch = on_device(take(part, chosen), device)
