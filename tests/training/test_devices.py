@@ -16,9 +16,10 @@ from dpdt.methods.canaries import Pulls
 from dpdt.models.loss import accuracy
 from dpdt.runs import Run
 from dpdt.training import depends, device
+from dpdt.training.device import best, chosen
 from dpdt.training.run import load, run
 from tests.numbers import prepare
-from tests.pretend import PLACE, pretended
+from tests.pretend import CPU, PLACE, pretended
 
 CLASSES, INPUTS = 3, 6
 
@@ -199,6 +200,13 @@ class TestChoice:
         monkeypatch.setattr("dpdt.data.load", lambda *_: pytest.fail("data were read"))
         with pytest.raises(InputError, match=told):
             load(config.load("digits", (f"train.device={name}",)))
+
+    def test_each_process_of_several_has_a_gpu_of_its_own(self, monkeypatch):
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        assert chosen("cuda", CPU) == best() == torch.device("cuda")
+        monkeypatch.setenv("LOCAL_RANK", "3")
+        assert chosen("cuda", CPU) == best() == torch.device("cuda:3")
+        assert chosen("auto", CPU) == chosen("cpu", CPU) == CPU
 
     def test_a_guarantee_does_not_ask_for_the_device(self, absent, tmp_path):
         (tmp_path / "run.toml").write_text("[method]\nnoise = 1.0\n")

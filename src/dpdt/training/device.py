@@ -23,7 +23,13 @@ from dpdt.methods.settings import TrainSettings
 
 def best() -> torch.device:
     """What the command line means by "auto": a CUDA GPU if there is one, otherwise the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return _named("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _named(name: str) -> torch.device:
+    """The device of that name. Of several GPUs, each process that torchrun starts has its own."""
+    rank = os.environ.get("LOCAL_RANK")
+    return torch.device(name if name != "cuda" or rank is None else f"cuda:{rank}")
 
 
 def chosen(name: str, auto: torch.device) -> torch.device:
@@ -37,7 +43,7 @@ def chosen(name: str, auto: torch.device) -> torch.device:
             f"train.device: {name!r} is not there, or this torch ({torch.__version__}) cannot use "
             "it; use 'cpu' or 'auto'"
         )
-    return auto if name == AUTO else torch.device(name)
+    return auto if name == AUTO else _named(name)
 
 
 def place(model: nn.Module, settings: TrainSettings) -> torch.device:
