@@ -192,7 +192,7 @@ MECHANISM = [
     Mutation(
         "mechanism.py",
         "rows that are not finite are not set to 0 (add)",
-        "pieces.masked_fill_(broken.unsqueeze(-1), 0.0)",
+        "pieces = pieces.masked_fill(broken[:, blocks].unsqueeze(-1), 0.0)",
         "pieces.clone()",
         (BOUND,),
     ),

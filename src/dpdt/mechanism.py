@@ -81,16 +81,18 @@ class Columns:
 
     def add_scaled(self, total: Tensor, x: Tensor, factors: Tensor) -> None:
         """Add Σ over rows of x, times its factor in each block, to a sum. No factor: nothing."""
+        broken = factors == 0.0
+        any_broken = bool(broken.any())
         for columns, blocks in self.slices(len(x)):
-            pieces = x[:, columns].to(torch.float64, copy=True).view(len(x), -1, self.piece)
-            mine = factors[:, blocks]
-            broken = mine == 0.0
-            if bool(broken.any()):
-                pieces.masked_fill_(broken.unsqueeze(-1), 0.0)
+            pieces = x[:, columns].double().view(len(x), -1, self.piece)
+            if any_broken:
+                pieces = pieces.masked_fill(broken[:, blocks].unsqueeze(-1), 0.0)
             if self.count == 1:
                 total[columns] += factors[:, 0] @ pieces.flatten(1)
-            else:
-                total[columns] += pieces.mul_(mine.unsqueeze(-1)).sum(0).flatten()
+                continue
+            sums = total[columns].view(-1, self.piece)
+            for row, mine in zip(pieces, factors[:, blocks], strict=True):
+                sums.addcmul_(row, mine.unsqueeze(-1))
 
 
 class BoundedSum:

@@ -23,7 +23,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-BUFFER = 1 << 17  # numbers that are converted to float64 at once: they stay in the cache
+BUFFER = 1 << 18  # numbers that are converted to float64 at once: they stay in the cache
 TERMS = 1 << 20  # κ times the number of terms in a sum
 LEAST = 16  # a smaller κ would shorten ordinary gradients
 
