@@ -39,7 +39,7 @@ from dpdt.models import frozen
 from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, owners
-from dpdt.parts import Products
+from dpdt.parts import Products, Rows
 from dpdt.runs import Run
 from dpdt.training import depends, grid, recorder
 from dpdt.training import run as running
@@ -123,6 +123,22 @@ class TestCore:
                 part = (Products(*sides), 0, found)
                 total.add_parts([part], torch.tensor([True]), torch.ones_like)
                 assert 0.0 < float(found.norm()) <= 1e-30
+
+    @pytest.mark.parametrize("large", [1e40, 1e140])
+    def test_a_norm_that_underflows_is_not_blown_up_by_a_rule(self, large):
+        x = torch.full((1, 4), 1e-165, dtype=torch.float64)
+        for rule in (lambda n: torch.full_like(n, large), lambda n: 1.0 / (n + 1e-200)):
+            total, bounded = (
+                torch.zeros(4, dtype=torch.float64),
+                BoundedSum(Columns([4]), (1e-100,)),
+            )
+            bounded.add_parts([(Rows(x), 0, total)], torch.tensor([True]), rule)
+            assert float(total.norm()) <= 1e-100
+        x = torch.full((1, 4), 1e150, dtype=torch.float64)
+        total, bounded = torch.zeros(4, dtype=torch.float64), BoundedSum(Columns([4]), (1e-100,))
+        rule = lambda n: torch.full_like(n, 1e73)  # noqa: E731
+        bounded.add_parts([(Rows(x), 0, total)], torch.tensor([True]), rule)
+        assert float(total.norm()) <= 1e-100
 
 
 class Given:
@@ -516,6 +532,7 @@ class TestPlaces:
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
         monkeypatch.setattr(ways, "EXAMPLES", 16)
         monkeypatch.setattr(ways, "tapped", lambda *_: None)
+        monkeypatch.setattr(ways, "as_alone", lambda *_: True)
         step, batches = poisson_step(deep(), **{**options_of(method), "method": method})
         numbers = set()
         for batch in batches:

@@ -34,6 +34,7 @@ from dpdt.parts import BUFFER, Part
 SLACK = 2.0**-51
 DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla")  # that torch has autocast for
 LEAST, MOST = 1e-100, 1e100  # clips whose squares float64 can hold
+TINY = 1e-140  # norms below may have lost squares to underflow, and count as this
 
 
 @contextmanager
@@ -150,10 +151,11 @@ class BoundedSum:
         self, norms: Tensor, rule: Callable[[Tensor], Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
         """What every contribution is multiplied by: 0 if its norm is not finite."""
-        factors = torch.ones_like(norms) if rule is None else rule(norms)
-        reached = norms * factors
+        least = norms.clamp_min(TINY)
+        factors = torch.ones_like(norms) if rule is None else rule(least)
+        reached = least * factors
         finite = torch.isfinite(norms) & torch.isfinite(reached)
-        factors = torch.where(reached > self.limit, factors * (self.limit / reached), factors)
+        factors = torch.where(reached > self.limit, self.limit / least, factors)
         return torch.where(finite, norms, math.inf), torch.where(finite, factors, 0.0)
 
     def merge(self, other: BoundedSum) -> None:

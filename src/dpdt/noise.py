@@ -33,6 +33,16 @@ KEY_BITS = 128  # what AES-128 takes
 _THREAD = ThreadPoolExecutor(1, thread_name_prefix="noise")
 
 
+def _new_thread() -> None:
+    """The thread of a process does not live on in its fork."""
+    global _THREAD
+    _THREAD = ThreadPoolExecutor(1, thread_name_prefix="noise")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_thread)
+
+
 class Randomness:
     """A stream of secret random numbers that only goes forward."""
 
@@ -101,6 +111,7 @@ class Ahead:
 
     def __init__(self, source: Randomness, size: int):
         self._size = size
+        assert source._here  # in a forked process it says so now, not on another thread
         self._draws = _THREAD.submit(source.gaussian, size)
 
     def gaussian(self, size: int) -> np.ndarray:

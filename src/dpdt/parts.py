@@ -46,7 +46,7 @@ class Rows:
     """Contributions that are written out: [rows, …]."""
 
     def __init__(self, x: Tensor):
-        self.x = x.flatten(1)
+        self.x = x.reshape(len(x), -1)
 
     def squares(self) -> Tensor:
         found = self.x.new_zeros(len(self.x), dtype=torch.float64)
@@ -110,16 +110,25 @@ class Products:
 
 
 class Lookups:
-    """Σ_t l_t in the row that position t looked up, for l of [rows, positions, width]."""
+    """Σ_t l_t in the row that position t looked up, for l of [rows, positions, width].
+
+    What positions of one contribution add to the same row is summed first, so that the rest has no
+    terms that cancel.
+    """
 
     def __init__(self, slopes: Tensor, indices: Tensor):
-        self.slopes, self.indices = slopes.double(), indices
+        ordered, order = indices.sort(dim=1, stable=True)
+        slot = torch.zeros_like(ordered)
+        slot[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+        wide = order.unsqueeze(-1).expand_as(slopes)
+        each = slopes.double().gather(1, wide)
+        self.slopes = torch.zeros_like(each).scatter_add_(
+            1, slot.unsqueeze(-1).expand_as(slopes), each
+        )
+        self.indices = torch.zeros_like(ordered).scatter_(1, slot, ordered)
 
     def squares(self) -> Tensor:
-        same = self.indices.unsqueeze(1) == self.indices.unsqueeze(2)
-        found = (self.slopes @ self.slopes.mT).mul_(same).sum((1, 2))
-        effort = _norms(self.slopes).sum(1)
-        return _guarded(found, effort, *self.slopes.shape)
+        return _norms(self.slopes).square_().sum(1)
 
     def clear(self, rows: Tensor) -> None:
         self.slopes = self.slopes.masked_fill(rows[:, None, None], 0.0)

@@ -276,3 +276,83 @@ def test_taps_are_chosen_once_and_say_how(monkeypatch):
     for _ in range(3):
         executor.total(batch, columns=layout.columns, clip=(1.0,), contribute=None, scaled=Scaled())
     assert len(tries) == 1
+
+
+class Gained(nn.Module):
+    """A layer with one parameter more than its kind has."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.a, self.layer, self.b = nn.Linear(6, 6), layer, nn.Linear(6, CLASSES)
+        self.layer.register_parameter("gain", nn.Parameter(torch.ones(6)))
+
+    def forward(self, x):
+        return self.b(self.layer(self.a(x)) * self.layer.gain)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(6, 6), nn.LayerNorm(6), nn.GroupNorm(2, 6)])
+def test_what_a_layer_has_besides_is_written_out(layer):
+    taps = compare(Gained(layer), torch.randn(6, 6))
+    assert "layer.gain" not in taps.homes
+
+
+class Penalised(nn.Module):
+    """Its parameters reach the loss by a path that is small beside the layers' own."""
+
+    def __init__(self, share):
+        super().__init__()
+        self.a, self.b, self.share = nn.Linear(6, 6), nn.Linear(6, CLASSES), share
+
+    def forward(self, x):
+        small = self.share * self.a.weight.square().sum()
+        return self.b(torch.tanh(self.a(x))) + torch.stack([small, 0 * small, -small])
+
+
+@pytest.mark.parametrize("share", [1.0, 1e-6])
+def test_a_second_path_to_the_loss_is_found_however_small(share):
+    assert set(compare(Penalised(share), torch.randn(6, 6)).layers) == {"b"}
+
+
+class Hidden(nn.Module):
+    """Keeps a parameter in a list, where nobody who gives it other weights finds it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+        self.kept = [self.a.weight]
+
+    def forward(self, x):
+        return self.b(torch.tanh(F.linear(self.a(x), self.kept[0])))
+
+
+def test_what_cannot_be_mapped_rightly_is_computed_one_by_one():
+    assert compare(Hidden(), torch.randn(6, 6), tapped=False) is None
+
+
+def test_parameters_of_no_size_and_of_no_dimension():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+            self.none, self.one = nn.Parameter(torch.empty(0)), nn.Parameter(torch.tensor(1.5))
+
+        def forward(self, x):
+            return self.b(torch.tanh(self.a(x))) * self.one + self.none.sum()
+
+    compare(Odd(), torch.randn(6, 6))
+
+
+def test_norms_of_embeddings_are_exact_however_many_tokens():
+    x = torch.stack([torch.randperm(1000) for _ in range(64)])
+    model = nn.Sequential(nn.Embedding(1000, 2), nn.Flatten(), nn.Linear(2000, CLASSES))
+    compare(model, x, clip=0.01)
+
+
+def test_micro_batches_that_hold_much_are_taken_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(ways, "HELD", 2000)
+    model, x = (
+        nn.Sequential(nn.Linear(6, 50), nn.Tanh(), nn.Linear(50, CLASSES)),
+        torch.randn(40, 6),
+    )
+    taps = compare(model, x, size=2)
+    assert taps.held * 16 > 2000

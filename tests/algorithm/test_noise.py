@@ -1,6 +1,7 @@
 """Noise: the right scale in every block, independent, from the operating system."""
 
 import copy
+import os
 import pickle
 
 import numpy as np
@@ -158,3 +159,20 @@ def test_draws_made_ahead_are_those_of_the_stream_and_are_handed_out_once():
         ahead.gaussian(7)
     with pytest.raises(InputError, match="7 numbers were drawn"):
         first.ahead(7).gaussian(8)
+
+
+def test_a_forked_process_has_a_thread_of_its_own():
+    Randomness(5).ahead(3).gaussian(3)  # the thread is there now
+    stale = Randomness(6)
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        told = b"drew"
+        try:
+            Randomness(5).ahead(3).gaussian(3)
+            stale.ahead(3)
+        except InputError as error:
+            told = str(error).encode()
+        os.write(write, told)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"cannot go on in a forked process" in os.read(read, 1000)

@@ -196,7 +196,8 @@ class SharedMemory:
 
     def scaled(self, step: StepValues) -> Scaled | None:
         inverse = self._inverse(step)
-        weights = None if inverse is None else 1.0 / inverse
+        most = torch.finfo(self.layout.dtype).max
+        weights = None if inverse is None else (1.0 / inverse).clamp_max(most)
         return Scaled(factor=2.0 * step.lr * float(step.penalty), weights=weights)
 
     def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:

@@ -17,11 +17,15 @@ from dpdt.algorithm.batch import Data, tree_map
 CLASSES = (1, 16)  # places fall into one class, or into 16 by their number modulo 16
 
 
-def rows_of(number: int, most: int) -> int:
-    """The rows of a chunk: as many as allowed, few of them in vain, rounded up to 16, 32, …"""
+def even(number: int, most: int) -> int:
+    """The rows of a chunk, if `number` are taken in chunks of one length, at most `most`."""
     most = max(1, min(most, number))
-    rows = -(-number // -(-number // most))
-    return -(-rows // 16) * 16
+    return -(-number // -(-number // most))
+
+
+def rows_of(number: int, most: int) -> int:
+    """The same for rows that may be filled up, rounded up to 16, 32, …"""
+    return -(-even(number, most) // 16) * 16
 
 
 def tries_of(numbers: int) -> int:

@@ -48,7 +48,7 @@ def block_numbers(layout: Layout, columns: Columns) -> list[int] | None:
         return None
     of, result = columns.block_of.repeat_interleave(columns.piece), []
     for part in layout.split(of):
-        first, last = int(part.min()), int(part.max())
+        first, last = (int(part.min()), int(part.max())) if part.numel() else (0, 0)
         if first != last:
             return None
         result.append(first)

@@ -16,10 +16,10 @@ there, but they are bounded all the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,22 +28,20 @@ from torch.func import functional_call, grad, vmap
 
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.gradients import Loss, mappable, vectorised
+from dpdt.algorithm.hearing import Heard, Shape
 from dpdt.algorithm.layer import Call, Layer
 from dpdt.algorithm.layers import Lookup, kind_of
 from dpdt.algorithm.layout import Layout
-from dpdt.algorithm.normalised import group_norm
 from dpdt.algorithm.places import made_up, made_up_weights
-from dpdt.algorithm.precision import Lowered
+from dpdt.algorithm.precision import closeness
 from dpdt.algorithm.randomness import Keyed
 from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Tainted
 from dpdt.parts import Part, Rows
 
-CLOSE = 1e-3  # how far taps may be from plain gradients in single precision
-ROUGH = 0.05  # … and in bfloat16
 TRIALS = 2
+KNOWN = ("weight", "bias")  # what layers.py knows of a layer; whatever else it has is written out
 
-Shape = tuple[torch.Size, torch.dtype]
 Key = tuple[int, int, Tensor]  # seed, step, and a key for each micro-batch (randomness.py)
 
 
@@ -105,7 +103,7 @@ class Taps:
         """The layers whose gradients are not the plain ones; None if none were finite."""
         layout, told, wrong = self.layout, False, set[str]()
         one = torch.eye(2, dtype=torch.float64, device=layout.device)
-        close = ROUGH if isinstance(loss, Lowered) else CLOSE
+        close = closeness(loss)
         for trial in range(TRIALS):
             data = made_up(like, 2 * self.size, trial)
             weights = made_up_weights(layout.tensors, trial)
@@ -116,6 +114,7 @@ class Taps:
             told = True
             found = self.run(model, loss, data, 2, keyed, weights)
             self.held = self.bits(found, Scaled()).shape[1]
+            wrong |= self._used_elsewhere(model, loss, data, keyed, weights)
             plain = [dict(zip(layout.names, layout.split(row), strict=True)) for row in out]
             for name, part in self.parts(found, Scaled()):
                 for row in range(2):
@@ -125,6 +124,18 @@ class Taps:
                     if float((mine - true).norm()) > close * float(true.norm()):
                         wrong.add(name.rpartition(".")[0])
         return wrong if told else None
+
+    def _used_elsewhere(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Data,
+        keyed: Key | None,
+        weights: Sequence[Tensor],
+    ) -> set[str]:
+        """The layers whose parameters reach the loss by more than the layers' own calls."""
+        _, gradients, _, _ = self._run(model, loss, data, 2, keyed, weights, cut=True)
+        return {name.rpartition(".")[0] for name in self.homes if bool(gradients[name].any())}
 
     def run(
         self,
@@ -154,11 +165,13 @@ class Taps:
         weights: Sequence[Tensor] | None,
         *,
         probing: bool = False,
+        cut: bool = False,
     ) -> tuple[Any, dict[str, Tensor], Any, Tensor]:
         theta = self.layout.tensors if weights is None else weights
         named = {n: t.detach() for n, t in zip(self.layout.names, theta, strict=True)}
-        others = {name: named.pop(name) for name in self.layout.names if name not in self.homes}
-        heard = _Heard()
+        wanted = [name for name in self.layout.names if cut or name not in self.homes]
+        others = {name: named.pop(name) for name in wanted}
+        heard = Heard(cut=cut)
 
         def local(taps: Any, others: dict[str, Tensor], examples: Data, key: Tensor) -> Any:
             heard.begin(None if probing else taps)
@@ -240,51 +253,6 @@ class Taps:
         return layer.arranged(own, total)
 
 
-@dataclass
-class _Heard:
-    """What the hooks hear during a call of the mapped function."""
-
-    taps: Sequence[Tensor] | None = None
-    names: list[str] = field(default_factory=list)
-    inputs: list[Tensor] = field(default_factory=list)
-    shapes: list[Shape] = field(default_factory=list)
-
-    def begin(self, taps: Sequence[Tensor] | None) -> None:
-        self.taps, self.names, self.inputs, self.shapes = taps, [], [], []
-
-    @contextmanager
-    def hooks(self, model: nn.Module, layers: Collection[str]) -> Iterator[None]:
-        """Listen to these layers, before any hook of the model's own."""
-        modules = dict(model.named_modules())
-        handles = [
-            modules[name].register_forward_hook(partial(self._hear, name), prepend=True)
-            for name in layers
-        ]
-        norms = [
-            m
-            for name in layers
-            if type(m := modules[name]) is nn.GroupNorm and "forward" not in vars(m)
-        ]
-        for norm in norms:
-            norm.forward = partial(group_norm, norm)  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            for norm in norms:
-                del norm.forward
-            for handle in handles:
-                handle.remove()
-
-    def _hear(self, name: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        number = len(self.names)
-        self.names.append(name)
-        self.inputs.append(args[0])
-        self.shapes.append((output.shape, output.dtype))
-        if self.taps is None or number >= len(self.taps):
-            return output
-        return output + self.taps[number]
-
-
 def _owned(model: nn.Module, trained: set[str]) -> dict[str, list[str]]:
     """Of every layer, its own names of parameters that are trained and that no other layer has."""
     times: Counter[int] = Counter()
@@ -294,7 +262,7 @@ def _owned(model: nn.Module, trained: set[str]) -> dict[str, list[str]]:
         layer: [
             own
             for own, p in module._parameters.items()
-            if _join(layer, own) in trained and times[id(p)] == 1
+            if own in KNOWN and _join(layer, own) in trained and times[id(p)] == 1
         ]
         for layer, module in model.named_modules()
     }

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from dpdt.algorithm.auxiliary import Contribute
 from dpdt.algorithm.batch import Batch, Data, leaves
 from dpdt.algorithm.gradients import channels_last, looped, vectorised
-from dpdt.algorithm.places import equal_places, made_up, made_up_weights, rows_of, tries_of
-from dpdt.algorithm.precision import Lowered
+from dpdt.algorithm.places import equal_places, even, made_up, made_up_weights, rows_of, tries_of
+from dpdt.algorithm.precision import Lowered, closeness
 from dpdt.algorithm.randomness import Globals
 from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Attributes
@@ -114,7 +114,10 @@ def tapped(owner: Executor, batch: Batch, scaled: Scaled, columns: Columns) -> H
     if found is None or Globals() != before:  # what it calls may depend on what it draws
         return None
     taps, keyed = found
-    rows = rows_of(owner.auxiliaries, max(1, min(EXAMPLES // size, HELD // taps.held)))
+    most = min(EXAMPLES // size, HELD // taps.held)
+    if not most or (not batch.fixed and most < 16):
+        return None
+    rows = even(owner.auxiliaries, most) if batch.fixed else rows_of(owner.auxiliaries, most)
     keys = (owner.seed, 0, torch.zeros(rows, dtype=torch.int64, device=layout.place))
 
     def bits(examples: Data, trial: int) -> Tensor:
@@ -178,6 +181,26 @@ def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | Non
             return How(rows=rows, classes=classes, keyed=keyed is not None)
         return None
     return None
+
+
+def as_alone(owner: Executor, batch: Batch) -> bool:
+    """Whether mapping gives what a micro-batch gives by itself, of what is not random.
+
+    It may not: `vmap` is given weights of its own, which a model can have kept in a place where
+    they are not found.
+    """
+    layout, size = owner.layout, equal_size(batch)
+    data = made_up(batch.data, size, 1)
+    rows = torch.empty(2, 1, layout.size, dtype=layout.dtype, device=layout.device)
+    try:
+        looped(owner.copy(), owner.loss, layout, data, rows[0])
+        vectorised(owner.copy(), owner.loss, layout, data, rows[1], size)
+    except UNFIT:
+        return True
+    mapped, plain = rows[1].double(), rows[0].double()
+    if not bool(torch.isfinite(rows).all()):
+        return True
+    return float((mapped - plain).norm()) <= closeness(owner.loss) * float(plain.norm())
 
 
 def apart(owner: Executor, batch: Batch) -> How:
