@@ -9,6 +9,7 @@ alike. Each round gives one ratio a method; the median over rounds is reported, 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
@@ -194,8 +195,25 @@ def resident_mb() -> float:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def peak_mb(step: Step) -> float:
-    """The most memory the process held during a step, over what it held before."""
+def peak_mb(make: Callable[[], Step]) -> int:
+    """The most memory that two steps take over what is held before them, in a process of its own.
+
+    The process begins with what freed memory there is given back, and ends with its answer.
+    """
+    read, write = os.pipe()
+    if os.fork() == 0:
+        told = "nan"
+        try:
+            ctypes.CDLL(None).malloc_trim(0)
+            told = str(_peak(make()))
+        finally:
+            os.write(write, told.encode())
+            os._exit(0)
+    os.wait()
+    return round(float(os.read(read, 100)))
+
+
+def _peak(step: Step) -> float:
     before, peak, stop = resident_mb(), 0.0, threading.Event()
 
     def watch() -> None:
@@ -205,7 +223,8 @@ def peak_mb(step: Step) -> float:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    step()
+    for _ in range(2):
+        step()
     stop.set()
     watcher.join()
     return max(0.0, peak - before)
@@ -234,6 +253,7 @@ def measure(case: Case, rounds: int, rivals: bool) -> dict[str, object]:
     memory, failed = {}, {}
     for name, make in makers(case, data, rivals).items():
         try:
+            memory[name] = peak_mb(make)
             step = make()
             step()  # the first step allocates and learns
             step()
@@ -241,8 +261,9 @@ def measure(case: Case, rounds: int, rivals: bool) -> dict[str, object]:
             if not name.startswith("opacus"):
                 raise
             failed[name] = f"{type(error).__name__}: {error}".split("\n")[0][:160]
+            del memory[name]
             continue
-        steps[name], memory[name] = step, round(peak_mb(step))
+        steps[name] = step
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():

@@ -146,15 +146,15 @@ MECHANISM = [
     Mutation(
         "mechanism.py",
         "nothing is clipped",
-        "torch.where(reached > self.limit, factors * (self.limit / reached), factors)",
+        "torch.where(reached > self.limit, self.limit / least, factors)",
         "factors.clone()",
         (BOUND,),
     ),
     Mutation(
         "mechanism.py",
         "norms in float32 (add)",
-        "pieces = x[:, columns].double().view(len(x), -1, self.piece)",
-        "pieces = x[:, columns].float().view(len(x), -1, self.piece)",
+        "x[:, columns].double().view(len(x), -1, self.piece)\n            found",
+        "x[:, columns].float().view(len(x), -1, self.piece)\n            found",
         (BOUND, CORE),
     ),
     Mutation(
@@ -830,8 +830,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/ways.py",
         "rows of a chunk depend on the batch (taps)",
-        "rows = rows_of(owner.auxiliaries, max(1, min(EXAMPLES // size, HELD // taps.held)))",
-        "rows = rows_of(len(batch.sizes), max(1, min(EXAMPLES // size, HELD // taps.held)))",
+        "if batch.fixed else rows_of(owner.auxiliaries, most)",
+        "if batch.fixed else rows_of(len(batch.sizes), most)",
         (PLACES,),
     ),
     Mutation(
@@ -3282,8 +3282,8 @@ TAPPED = [
     Mutation(
         "parts.py",
         "lookups of one row are taken for lookups of several",
-        "(self.slopes @ self.slopes.mT).mul_(same).sum((1, 2))",
-        "self.slopes.square().sum((1, 2))",
+        "        slot[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)\n",
+        "        slot = torch.arange(slot.shape[1]).expand_as(slot).clone()\n",
         ("tests/algorithm/test_bound.py", "tests/algorithm/test_layers.py"),
     ),
     Mutation(
@@ -3296,9 +3296,30 @@ TAPPED = [
     Mutation(
         "mechanism.py",
         "what a rule makes of a contribution is not bounded",
-        "        reached = norms * factors\n",
-        "        reached = norms.clone()\n",
+        "        reached = least * factors\n",
+        "        reached = least.clone()\n",
         ("tests/algorithm/test_bound.py", "tests/algorithm/test_layers.py"),
+    ),
+    Mutation(
+        "mechanism.py",
+        "norms that underflow are taken as they are",
+        "        least = norms.clamp_min(TINY)\n",
+        "        least = norms\n",
+        ("tests/test_mutants.py::TestCore",),
+    ),
+    Mutation(
+        "algorithm/taps.py",
+        "a second path to the loss is not looked for",
+        "            wrong |= self._used_elsewhere(model, loss, data, keyed, weights)\n",
+        "",
+        ("tests/algorithm/test_layers.py",),
+    ),
+    Mutation(
+        "algorithm/taps.py",
+        "what a layer has besides counts as accounted for",
+        "            if own in KNOWN and _join(layer, own)",
+        "            if _join(layer, own)",
+        ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
         "lattice.py",
