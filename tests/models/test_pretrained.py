@@ -167,3 +167,17 @@ def test_features_of_a_text_do_not_depend_on_the_others(encoder):
     # and they are the model's own, up to rounding
     alone = torch.cat([model.features(pretrained.encode(chosen, [t])) for t in many[:20]])
     torch.testing.assert_close(whole[:20], alone.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("trained", ["lora", "all"])
+def test_transformers_are_computed_together_by_taps(encoder, trained):
+    """Though they cut texts to their length and look into masks, which vmap forbids."""
+    settings = Model(name="tiny", trained=trained, lora_rank=2, length=12)
+    tokens = pretrained.encode(settings, TEXTS)
+    model = models.build(settings, FACTS, 0)
+    step, loader = prepare(
+        model, (tokens, LABELS), batch_size=6, epochs=1, noise=1.0, lr=0.1, sampling="partition"
+    )
+    step(next(iter(loader)))
+    (how,) = step.engine.executor.found.values()
+    assert how.taps is not None

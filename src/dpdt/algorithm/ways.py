@@ -33,7 +33,7 @@ CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough f
 EXAMPLES = 2048  # examples that are differentiated at once when vectorised
 PIXELS = 1 << 11  # of a micro-batch, up to which convolutions are faster together
 LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
-HELD = 1 << 25  # numbers that taps hold of a chunk
+HELD = 1 << 26  # numbers that taps hold of a chunk
 UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError)
 
 
@@ -190,7 +190,7 @@ def as_alone(owner: Executor, batch: Batch) -> bool:
     they are not found.
     """
     layout, size = owner.layout, equal_size(batch)
-    data = made_up(batch.data, size, 1)
+    data = made_up(batch.data, size)  # attended to throughout: a model may cut what is not
     rows = torch.empty(2, 1, layout.size, dtype=layout.dtype, device=layout.device)
     try:
         looped(owner.copy(), owner.loss, layout, data, rows[0])
