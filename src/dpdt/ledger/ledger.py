@@ -59,12 +59,7 @@ class Ledger:
 
     @classmethod
     def read(cls, path: str | Path) -> Ledger:
-        """Read a ledger file, and check its hash chain.
-
-        An interrupted run may leave a torn last line. A line is written before the step that it
-        announces, so that step never ran. Any other damage is refused, and so is what this version
-        does not know.
-        """
+        """Read a ledger file (see `parse`)."""
         path = Path(path)
         try:
             text = path.read_bytes().decode()
@@ -72,6 +67,16 @@ class Ledger:
             raise InputError(f"{path}: cannot read the ledger ({error.strerror})") from None
         except UnicodeDecodeError:
             raise InputError(f"{path}: not a ledger (it is not text)") from None
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str, path: Path) -> Ledger:
+        """Read the text of a ledger file, and check its hash chain; `path` is for messages.
+
+        An interrupted run may leave a torn last line. A line is written before the step that it
+        announces, so that step never ran. Any other damage is refused, and so is what this version
+        does not know.
+        """
         ledger: Ledger | None = None
         setting: Setting | None = None
         for number, record in verified(path, text):

@@ -21,6 +21,7 @@ from dpdt.algorithm.precision import at_precision
 from dpdt.data.access import count
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
+from dpdt.ledger import Ledger
 from dpdt.methods.canaries import Pulls
 from dpdt.methods.method import Job, Training
 from dpdt.methods.plan import Plan, decide
@@ -39,10 +40,14 @@ from dpdt.training.step import Step
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A trained model, what it guarantees, and a record for each epoch (private, as losses are)."""
+    """A trained model, what it guarantees, and a record for each epoch (private, as losses are).
+
+    The ledger says what was done.
+    """
 
     model: nn.Module
     privacy: Privacy
+    ledger: Ledger
     history: list[dict[str, Any]]
 
 
@@ -280,4 +285,5 @@ def fit(
     finally:
         model.eval()
     step.finish()
-    return Fitted(model=model, privacy=step.privacy(), history=history)
+    ledger = step.writer.ledger
+    return Fitted(model=model, privacy=step.privacy(), ledger=ledger, history=history)
