@@ -30,6 +30,7 @@ from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.recipe import Recipe
+from dpdt.lattice import on_lattice
 from dpdt.models import pretrained
 from dpdt.models.networks import ResNet18, cnn, mlp
 from dpdt.models.settings import ModelSettings
@@ -133,10 +134,11 @@ def dpdt(model: nn.Module, data: Any, auxiliaries: int, memory: str) -> Step:
     )  # fmt: skip
     sizes = (number // auxiliaries,) * (auxiliaries - 1)
     sizes += (number - sum(sizes),)
+    setting = on_lattice(recipe.at(0), engine.layout.blocks.blocks, auxiliaries, auxiliaries)
 
     def step() -> None:
         batch = Batch(step=engine.steps, epoch=0, data=data, sizes=sizes)
-        engine.step(batch, recipe.at(0))
+        engine.step(batch, setting)
 
     return step
 

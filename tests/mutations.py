@@ -285,22 +285,22 @@ MECHANISM = [
     Mutation(
         "mechanism.py",
         "no rounding to the lattice",
-        "return (total / (divisor * s)).round_().add_(z.mul_(noise / s).round_()).mul_(s)",
-        "return (total / divisor).add_(z.mul_(noise))",
+        "mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_()).mul_(s)",
+        "mine.mul_(noise).add_(mean / divisor)",
         (LATTICE,),
     ),
     Mutation(
         "mechanism.py",
         "only the mean is rounded to the lattice",
-        "return (total / (divisor * s)).round_().add_(z.mul_(noise / s).round_()).mul_(s)",
-        "return (total / (divisor * s)).round_().add_(z.mul_(noise / s)).mul_(s)",
+        "mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_()).mul_(s)",
+        "mine.mul_(noise / s).add_((mean / (divisor * s)).round_()).mul_(s)",
         (LATTICE,),
     ),
     Mutation(
         "mechanism.py",
         "only the noise is rounded to the lattice",
-        "return (total / (divisor * s)).round_().add_(z.mul_(noise / s).round_()).mul_(s)",
-        "return (total / (divisor * s)).add_(z.mul_(noise / s).round_()).mul_(s)",
+        "mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_()).mul_(s)",
+        "mine.mul_(noise / s).round_().add_(mean / (divisor * s)).mul_(s)",
         (LATTICE,),
     ),
     Mutation(

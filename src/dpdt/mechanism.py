@@ -179,12 +179,15 @@ def perturbed(
     alone, and added to a sum that is complete.
     """
     z = torch.from_numpy(source.gaussian(len(total))).to(total.device)
-    s = torch.as_tensor(spacing, dtype=torch.float64, device=total.device)
+    sigma, s = (torch.as_tensor(v, dtype=z.dtype, device=z.device) for v in (noise, spacing))
     lattice = s > 0
-    if not bool(lattice.any()):
-        return (total / divisor).add_(z.mul_(noise))
-    if bool(lattice.all()):  # spacings are powers of two, so that no division by them rounds
-        return (total / (divisor * s)).round_().add_(z.mul_(noise / s).round_()).mul_(s)
-    mean, z, step = total / divisor, z * noise, torch.where(lattice, s, 1.0)
-    rounded = ((mean / step).round_() + (z / step).round_()).mul_(step)
-    return torch.where(lattice, rounded, mean + z)
+    if not bool(lattice.all()):
+        mean, z, step = total / divisor, z * sigma, torch.where(lattice, s, 1.0)
+        rounded = ((mean / step).round_() + (z / step).round_()).mul_(step)
+        return torch.where(lattice, rounded, mean + z)
+    size = BUFFER // 4 if z.device.type == "cpu" else len(z)  # what stays in the cache
+    for mean, mine, noise, s in zip(
+        *(x.expand_as(z).split(size) for x in (total, z, sigma, s)), strict=True
+    ):  # spacings are powers of two, so that no division by them rounds
+        mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_()).mul_(s)
+    return z
