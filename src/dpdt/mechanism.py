@@ -186,8 +186,8 @@ def perturbed(
         rounded = ((mean / step).round_() + (z / step).round_()).mul_(step)
         return torch.where(lattice, rounded, mean + z)
     size = BUFFER // 4 if z.device.type == "cpu" else len(z)  # what stays in the cache
-    for mean, mine, noise, s in zip(
-        *(x.expand_as(z).split(size) for x in (total, z, sigma, s)), strict=True
-    ):  # spacings are powers of two, so that no division by them rounds
+    whole = (total, z, sigma.expand_as(z), s.expand_as(z))
+    for mean, mine, noise, s in zip(*(torch.split(x, size) for x in whole), strict=True):
+        # spacings are powers of two, so that no division by them rounds
         mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_()).mul_(s)
     return z
