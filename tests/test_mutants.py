@@ -429,6 +429,7 @@ class TestPlaces:
     @pytest.mark.parametrize("found", [None, 1, 16])
     def test_places_are_compared_and_what_was_found_is_kept_to(self, make, found, monkeypatch):
         monkeypatch.setattr(ways, "equal_places", lambda *_: found)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
         step, batches = poisson_step(make())
         step(next(batches))
         (how,) = hows(step)
@@ -530,7 +531,8 @@ class TestPlaces:
             lambda self, g, basis: split.append(len(g)) or inner(self, g, basis),
         )  # fmt: skip
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
-        monkeypatch.setattr(ways, "EXAMPLES", 16)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
+        monkeypatch.setattr(ways, "EXAMPLES", 64)
         monkeypatch.setattr(ways, "tapped", lambda *_: None)
         monkeypatch.setattr(ways, "as_alone", lambda *_: True)
         step, batches = poisson_step(deep(), **{**options_of(method), "method": method})
@@ -539,8 +541,8 @@ class TestPlaces:
             numbers.add(len(batch.sizes))
             step(batch)
         assert len(numbers) > 2
-        assert set(rows) == {16}
-        assert set(split) == ({16} if method == "gep" else set())
+        assert set(rows) == {64}
+        assert set(split) == ({64} if method == "gep" else set())
 
     def test_as_many_rows_are_computed_by_taps(self, monkeypatch):
         rows, inner = [], Taps.run
@@ -550,7 +552,8 @@ class TestPlaces:
             return inner(self, model, loss, data, number, *rest)
 
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
-        monkeypatch.setattr(ways, "EXAMPLES", 16)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
+        monkeypatch.setattr(ways, "EXAMPLES", 64)
         sums = []
         for fast in (True, False):
             torch.manual_seed(0)
@@ -562,12 +565,13 @@ class TestPlaces:
             for batch in batches:
                 step(batch)
             sums.append(step.engine.layout.gather())
-        assert set(rows) == {16}
+        assert set(rows) == {64}
         torch.testing.assert_close(*sums, rtol=1e-5, atol=1e-6)  # fillers count for nothing
 
     @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
     def test_the_rows_of_a_chunk_do_not_depend_on_who_was_drawn_first(self, make, monkeypatch):
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
         rows = []
         for number in (5, 20, 35):
             step, _ = poisson_step(make())
@@ -578,7 +582,7 @@ class TestPlaces:
             )  # fmt: skip
             step.engine.step(batch, step.plan.at(0))
             rows += [how.rows for how in hows(step)]
-        assert rows == [32, 32, 32]  # 20 are expected
+        assert rows == [64, 64, 64]  # 20 are expected
 
     @pytest.mark.parametrize("size", [1, 2])
     def test_sizes_that_are_equal_by_chance_change_nothing(self, size):
@@ -906,14 +910,15 @@ class TestState:
                 self.calls += 1
                 return super().forward(x * self.calls)
 
-        monkeypatch.setattr(ways, "EXAMPLES", 16)
+        monkeypatch.setattr(ways, "EXAMPLES", 64)
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
         model = Counts(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-        step, batches = poisson_step(model, n=100)
+        step, batches = poisson_step(model, n=400)
         for batch in batches:
-            assert len(batch.sizes) > 16
+            assert len(batch.sizes) > 64
             step(batch)
-        assert [how.rows for how in hows(step)] == [16]
+        assert [how.rows for how in hows(step)] == [64]
         assert model.calls == 0
 
     @pytest.mark.parametrize("options", [{**FIXED, "auxiliaries": 5}, {"method": "dpsgd"}])
