@@ -830,6 +830,13 @@ EXECUTOR = [
         (HOSTILE,),
     ),
     Mutation(
+        "algorithm/places.py",
+        "rows are not turned round",
+        "shifts = [s * classes % rows for s in (1, 5, -1)] if classes else []",
+        "shifts: list[int] = []",
+        (PLACES,),
+    ),
+    Mutation(
         "algorithm/gradients.py",
         "functions are mapped by rules of their own",
         "own_rules(allowed=False)",

@@ -24,7 +24,7 @@ from dpdt.accounting.hidden_state import HiddenStateConvex
 from dpdt.algorithm import executor, passes, ways
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.passes import Pass
-from dpdt.algorithm.places import equal_places, same_bits
+from dpdt.algorithm.places import digests, equal_places, same_bits, unmoved
 from dpdt.algorithm.randomness import seeded
 from dpdt.algorithm.state import Attributes, Tainted
 from dpdt.algorithm.taps import Taps
@@ -488,6 +488,32 @@ class TestPlaces:
         assert len(found) > 3
         distinct = {tuple(result[0].abs().sort().values.tolist()) for result in found}
         assert len(distinct) == len(found)
+
+    @pytest.mark.parametrize(
+        ("odd", "seen"),
+        [
+            (lambda x: x, ()),
+            (lambda x: x + 1e-3 * (torch.arange(64) > 60).unsqueeze(1), (1, 16)),  # the last rows
+            (lambda x: x + 1e-3 * (torch.arange(64) % 16).unsqueeze(1), (1,)),
+            (lambda x: x + 1e-9 * x.mean(0), (None, 1, 16)),
+            (lambda x: x / 0.0, (None, 1, 16)),  # which shows nothing
+        ],
+    )
+    def test_rows_keep_their_bits_elsewhere_and_among_others(self, odd, seen):
+        like = torch.zeros(1, 3, dtype=torch.float64)
+        for classes in (None, 1, 16):
+            found = unmoved(lambda x, _: [odd(x)], like, 1, 64, classes)
+            assert found == (classes not in seen)
+
+    def test_every_number_of_a_row_counts(self):
+        x = torch.randn(5, 7)
+        before = digests([x, x[:, 0]])
+        for column in range(7):
+            y = x.clone()
+            y[3, column] = torch.nextafter(y[3, column], torch.tensor(9.0))
+            changed = digests([y, x[:, 0]]) != before
+            assert changed.tolist() == [False, False, False, True, False]
+        assert (digests([x, -x[:, 0]]) != before).all()
 
     def test_bits_are_compared_not_numbers(self):
         one = torch.ones(3)
