@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from step import CASES, Case, images, measure, minilm, texts
+from step import CASES, Case, images, measure, minilm, texts, weigh
 
 from dpdt.models.networks import mlp
 
@@ -48,6 +48,9 @@ def main() -> None:
         found[name] = [
             {name: value, **measure(case, options.rounds, False)} for value, case in cases
         ]
+    for name, cases in SERIES.items():  # memory after all times, as in step.py
+        for (_, case), result in zip(cases, found[name], strict=True):
+            weigh(case, False, result)
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(found, indent=1))
 

@@ -249,13 +249,13 @@ def makers(case: Case, data: Any, rivals: bool) -> dict[str, Callable[[], Step]]
     return made
 
 
-def measure(case: Case, rounds: int, rivals: bool) -> dict[str, object]:
+def measure(case: Case, rounds: int, rivals: bool) -> dict[str, Any]:
+    """Times alone: a process that has forked writes to copies of its pages for a while."""
     data = case.data(case.batch)
     steps: dict[str, Step] = {}
-    memory, failed = {}, {}
+    failed = {}
     for name, make in makers(case, data, rivals).items():
         try:
-            memory[name] = peak_mb(make)
             step = make()
             step()  # the first step allocates and learns
             step()
@@ -263,7 +263,6 @@ def measure(case: Case, rounds: int, rivals: bool) -> dict[str, object]:
             if not name.startswith("opacus"):
                 raise
             failed[name] = f"{type(error).__name__}: {error}".split("\n")[0][:160]
-            del memory[name]
             continue
         steps[name] = step
     seconds: dict[str, list[float]] = {name: [] for name in steps}
@@ -286,7 +285,7 @@ def measure(case: Case, rounds: int, rivals: bool) -> dict[str, object]:
         "quartiles": {
             n: [round(r[len(r) // 4], 3), round(r[(3 * len(r)) // 4], 3)] for n, r in ratios.items()
         },
-        "peak_memory_mb": memory,
+        "peak_memory_mb": {},  # filled in when everything is timed
         "rounds": rounds,
         "failed": failed,
     }
@@ -296,6 +295,14 @@ def measure(case: Case, rounds: int, rivals: bool) -> dict[str, object]:
     for name, why in failed.items():
         print(f"  {name} failed: {why}", flush=True)
     return result
+
+
+def weigh(case: Case, rivals: bool, result: dict[str, Any]) -> None:
+    """Fill in the memory of every step that was timed."""
+    data = case.data(case.batch)
+    for name, make in makers(case, data, rivals).items():
+        if name not in result["failed"]:
+            result["peak_memory_mb"][name] = peak_mb(make)
 
 
 def main() -> None:
@@ -308,10 +315,13 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     OUT.parent.mkdir(exist_ok=True)
     results = []
-    for name in options.case or CASES:
+    names = options.case or list(CASES)
+    for name in names:
         rounds = max(3, options.rounds // 3) if name == "resnet-wide" else options.rounds
         results.append(measure(CASES[name], rounds, not options.no_rivals))
-        OUT.write_text(json.dumps({"cases": results, "threads": options.threads}, indent=1))
+    for name, result in zip(names, results, strict=True):
+        weigh(CASES[name], not options.no_rivals, result)
+    OUT.write_text(json.dumps({"cases": results, "threads": options.threads}, indent=1))
     print(f"wrote {OUT.relative_to(Path.cwd()) if OUT.is_relative_to(Path.cwd()) else OUT}")
 
 

@@ -86,6 +86,7 @@ POISSON = "tests/accounting/test_poisson.py"
 SHARES = "tests/distributed/test_shares.py"
 RANKS_EQUAL = "tests/distributed/test_equal.py"
 RANKS_FAIL = "tests/distributed/test_failures.py"
+SILENCE = "tests/distributed/test_silence.py"
 RANKS_RESUME = "tests/distributed/test_resume.py"
 LOCAL = "tests/distributed/test_local.py"
 READINESS = "tests/algorithm/test_readiness.py"
@@ -114,6 +115,7 @@ CARRIES = f"{HOLES}::Test11State"
 REPLAY = f"{HOLES}::Test12Replay"
 RESUMED = f"{HOLES}::Test13Resume"
 ISOLATION = f"{HOLES}::TestIsolation"
+HOSTILE = f"{HOLES}::TestHostile"
 HOLES_LEDGER = f"{HOLES}::Test14Ledger"
 
 CORE = f"{MUTANTS}::TestCore"
@@ -788,7 +790,7 @@ EXECUTOR = [
         "algorithm/ways.py",
         "places are compared under the model's own weights (mapped)",
         "            weights = made_up_weights(layout.tensors, trial)\n            attributes",
-        "            weights = layout.tensors\n            attributes",
+        "            weights = list(layout.tensors)\n            attributes",
         (ISOLATION, PLACES),
     ),
     Mutation(
@@ -798,6 +800,55 @@ EXECUTOR = [
         "        key =",
         "        weights = list(layout.tensors)\n        attributes.restore()\n        key =",
         (ISOLATION, PLACES),
+    ),
+    Mutation(
+        "algorithm/places.py",
+        "rows are left over at the end of memory",
+        "ROWS = 64",
+        "ROWS = 16",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "algorithm/ways.py",
+        "several cores cut the memory of what changes places",
+        "return nullcontext() if batch.fixed else one_core()",
+        "return nullcontext()",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "algorithm/ways.py",
+        "rows that are mixed are mapped (taps)",
+        "if classes is None or not unmoved(every, batch.data, size, rows, turned):",
+        "if classes is None:",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "algorithm/places.py",
+        "rows that are exchanged are not compared",
+        "if not torch.equal(digests(compute(mixed, trial))[~out], before[~out]):",
+        "if False:",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "algorithm/places.py",
+        "rows are not turned round",
+        "shifts = [s * classes % rows for s in (1, 5, -1)] if classes else []",
+        "shifts: list[int] = []",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/gradients.py",
+        "functions are mapped by rules of their own",
+        "own_rules(allowed=False)",
+        "own_rules(allowed=True)",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "distributed/world.py",
+        "a store that is silent is asked without an end",
+        "in_time(lambda: self._asked(others), ASKING)",
+        "self._asked(others)",
+        (SILENCE,),
     ),
     Mutation(
         "algorithm/places.py",
@@ -823,15 +874,15 @@ EXECUTOR = [
     Mutation(
         "algorithm/ways.py",
         "rows of a chunk depend on the batch (mapped)",
-        "rows = rows_of(owner.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))",
-        "rows = rows_of(len(batch.sizes), min(CHUNK // layout.size, max(1, EXAMPLES // size)))",
+        "batch.fixed else rows_of(owner.auxiliaries, most)\n    if layout.size",
+        "batch.fixed else rows_of(len(batch.sizes), most)\n    if layout.size",
         (PLACES,),
     ),
     Mutation(
         "algorithm/ways.py",
         "rows of a chunk depend on the batch (taps)",
-        "if batch.fixed else rows_of(owner.auxiliaries, most)",
-        "if batch.fixed else rows_of(len(batch.sizes), most)",
+        "batch.fixed else rows_of(owner.auxiliaries, most)\n    if taps.held",
+        "batch.fixed else rows_of(len(batch.sizes), most)\n    if taps.held",
         (PLACES,),
     ),
     Mutation(
@@ -856,10 +907,10 @@ EXECUTOR = [
         (PLACES,),
     ),
     Mutation(
-        "algorithm/ways.py",
+        "algorithm/places.py",
         "whether a model can be mapped is tried on the data",
-        "one = made_up(batch.data, size * rows)",
-        "one = batch.slice(0, size * rows)",
+        "given = made_up(like, size * rows, trial)",
+        "given = tree_map(lambda t: t[: size * rows], like)",
         (DECISIONS,),
     ),
     Mutation(

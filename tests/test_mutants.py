@@ -24,7 +24,7 @@ from dpdt.accounting.hidden_state import HiddenStateConvex
 from dpdt.algorithm import executor, passes, ways
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.passes import Pass
-from dpdt.algorithm.places import equal_places, same_bits
+from dpdt.algorithm.places import digests, equal_places, same_bits, unmoved
 from dpdt.algorithm.randomness import seeded
 from dpdt.algorithm.state import Attributes, Tainted
 from dpdt.algorithm.taps import Taps
@@ -429,6 +429,7 @@ class TestPlaces:
     @pytest.mark.parametrize("found", [None, 1, 16])
     def test_places_are_compared_and_what_was_found_is_kept_to(self, make, found, monkeypatch):
         monkeypatch.setattr(ways, "equal_places", lambda *_: found)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
         step, batches = poisson_step(make())
         step(next(batches))
         (how,) = hows(step)
@@ -488,6 +489,32 @@ class TestPlaces:
         distinct = {tuple(result[0].abs().sort().values.tolist()) for result in found}
         assert len(distinct) == len(found)
 
+    @pytest.mark.parametrize(
+        ("odd", "seen"),
+        [
+            (lambda x: x, ()),
+            (lambda x: x + 1e-3 * (torch.arange(64) > 60).unsqueeze(1), (1, 16)),  # the last rows
+            (lambda x: x + 1e-3 * (torch.arange(64) % 16).unsqueeze(1), (1,)),
+            (lambda x: x + 1e-9 * x.mean(0), (None, 1, 16)),
+            (lambda x: x / 0.0, (None, 1, 16)),  # which shows nothing
+        ],
+    )
+    def test_rows_keep_their_bits_elsewhere_and_among_others(self, odd, seen):
+        like = torch.zeros(1, 3, dtype=torch.float64)
+        for classes in (None, 1, 16):
+            found = unmoved(lambda x, _: [odd(x)], like, 1, 64, classes)
+            assert found == (classes not in seen)
+
+    def test_every_number_of_a_row_counts(self):
+        x = torch.randn(5, 7)
+        before = digests([x, x[:, 0]])
+        for column in range(7):
+            y = x.clone()
+            y[3, column] = torch.nextafter(y[3, column], torch.tensor(9.0))
+            changed = digests([y, x[:, 0]]) != before
+            assert changed.tolist() == [False, False, False, True, False]
+        assert (digests([x, -x[:, 0]]) != before).all()
+
     def test_bits_are_compared_not_numbers(self):
         one = torch.ones(3)
         assert same_bits(one, one.clone())
@@ -530,7 +557,8 @@ class TestPlaces:
             lambda self, g, basis: split.append(len(g)) or inner(self, g, basis),
         )  # fmt: skip
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
-        monkeypatch.setattr(ways, "EXAMPLES", 16)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
+        monkeypatch.setattr(ways, "EXAMPLES", 64)
         monkeypatch.setattr(ways, "tapped", lambda *_: None)
         monkeypatch.setattr(ways, "as_alone", lambda *_: True)
         step, batches = poisson_step(deep(), **{**options_of(method), "method": method})
@@ -539,8 +567,8 @@ class TestPlaces:
             numbers.add(len(batch.sizes))
             step(batch)
         assert len(numbers) > 2
-        assert set(rows) == {16}
-        assert set(split) == ({16} if method == "gep" else set())
+        assert set(rows) == {64}
+        assert set(split) == ({64} if method == "gep" else set())
 
     def test_as_many_rows_are_computed_by_taps(self, monkeypatch):
         rows, inner = [], Taps.run
@@ -550,7 +578,8 @@ class TestPlaces:
             return inner(self, model, loss, data, number, *rest)
 
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
-        monkeypatch.setattr(ways, "EXAMPLES", 16)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
+        monkeypatch.setattr(ways, "EXAMPLES", 64)
         sums = []
         for fast in (True, False):
             torch.manual_seed(0)
@@ -562,12 +591,13 @@ class TestPlaces:
             for batch in batches:
                 step(batch)
             sums.append(step.engine.layout.gather())
-        assert set(rows) == {16}
+        assert set(rows) == {64}
         torch.testing.assert_close(*sums, rtol=1e-5, atol=1e-6)  # fillers count for nothing
 
     @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
     def test_the_rows_of_a_chunk_do_not_depend_on_who_was_drawn_first(self, make, monkeypatch):
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
         rows = []
         for number in (5, 20, 35):
             step, _ = poisson_step(make())
@@ -578,7 +608,7 @@ class TestPlaces:
             )  # fmt: skip
             step.engine.step(batch, step.plan.at(0))
             rows += [how.rows for how in hows(step)]
-        assert rows == [32, 32, 32]  # 20 are expected
+        assert rows == [64, 64, 64]  # 20 are expected
 
     @pytest.mark.parametrize("size", [1, 2])
     def test_sizes_that_are_equal_by_chance_change_nothing(self, size):
@@ -906,14 +936,15 @@ class TestState:
                 self.calls += 1
                 return super().forward(x * self.calls)
 
-        monkeypatch.setattr(ways, "EXAMPLES", 16)
+        monkeypatch.setattr(ways, "EXAMPLES", 64)
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
+        monkeypatch.setattr(ways, "unmoved", lambda *_: True)
         model = Counts(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-        step, batches = poisson_step(model, n=100)
+        step, batches = poisson_step(model, n=400)
         for batch in batches:
-            assert len(batch.sizes) > 16
+            assert len(batch.sizes) > 64
             step(batch)
-        assert [how.rows for how in hows(step)] == [16]
+        assert [how.rows for how in hows(step)] == [64]
         assert model.calls == 0
 
     @pytest.mark.parametrize("options", [{**FIXED, "auxiliaries": 5}, {"method": "dpsgd"}])

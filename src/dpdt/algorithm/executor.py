@@ -8,15 +8,19 @@ the bit wherever the example stands:
 
     one by one    Each auxiliary is computed in a call of its own, on a copy of its examples.
                   Lanes are threads that do this at the same time, one core for each.
-    together      Auxiliaries are computed in chunks: a constant number of rows, filled up with
-                  copies of a row. Before the first step a chunk of equal rows is tried. If all rows
+    together      Auxiliaries are computed in chunks, on one core: a constant number of rows, filled
+                  up with copies of a row. It is a multiple of 64, since what is left over of a
+                  block of numbers may be rounded otherwise (places.py). Before the first step a
+                  chunk of equal rows is tried. If all rows
                   come out equal to the bit, any place will do. If only those do whose places are
                   equal modulo 16, where rows lie alike in memory, then examples keep to the places
                   of their own number. Otherwise the model is computed one by one.
     by taps       Together, but gradients are not written out: norms and the sum follow from what
                   every layer saw (taps.py). Chunks and places are as above.
 
-Which way a model is computed is found out on made-up inputs, never on the data (ways.py).
+Which way a model is computed is found out on made-up inputs, never on the data (ways.py). There,
+rows must also keep their bits when other rows are exchanged, in fixed partitions as well. A hostile
+kernel that behaves on made-up inputs and mixes rows on others is out of reach.
 
 Guarantees: a contribution is a function of θ, of its auxiliary's own examples and of public
 numbers, to the bit. Nothing that is not trained changes (state.py). What is random inside the model

@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.randomness import Keyed
+from dpdt.algorithm.rules import own_rules
 
 Loss = Callable[[Any, Data], Tensor]  # (model, micro-batch) → mean loss, a scalar
 
@@ -57,7 +58,7 @@ def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor
 
 @contextmanager
 def mappable() -> Iterator[None]:
-    """Let attention be mapped over examples.
+    """Let attention be mapped over examples, and no function by a rule of its own (rules.py).
 
     vmap has a rule for attention as products, and none for its fused form. transformers look into
     attention masks for a shorter way, which vmap forbids, unless they believe that they are traced.
@@ -68,7 +69,7 @@ def mappable() -> Iterator[None]:
     if before is not None:
         masking.is_tracing = lambda tensor=None: True
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), own_rules(allowed=False):
             yield
     finally:
         if before is not None:

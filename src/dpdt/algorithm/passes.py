@@ -22,7 +22,7 @@ from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Attributes, Tainted
 from dpdt.algorithm.sums import Sums
 from dpdt.algorithm.taps import Found, Taps
-from dpdt.algorithm.ways import How
+from dpdt.algorithm.ways import How, cores_for
 from dpdt.mechanism import BoundedSum, Columns, full_precision
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class Pass:
         numbers = numbers.to(owner.layout.place)
         keyed = (owner.seed, self.batch.step, numbers) if self.how.keyed else None
         seeded(owner.seed, self.batch.step, -1)
-        found = taps.run(model, owner.loss, self._gather(places), len(places), keyed)
+        with cores_for(self.batch):
+            found = taps.run(model, owner.loss, self._gather(places), len(places), keyed)
         attributes.refuse_buffers()
         attributes.restore()
         return found
@@ -100,7 +101,8 @@ class Pass:
         numbers = torch.from_numpy(self.batch.numbers)[places[filled].clamp_min(0)]
         keyed = (owner.seed, self.batch.step, numbers.to(layout.place)) if self.how.keyed else None
         seeded(owner.seed, self.batch.step, -1)
-        values = vectorised(model, owner.loss, layout, data, part, size, keyed)
+        with cores_for(self.batch):
+            values = vectorised(model, owner.loss, layout, data, part, size, keyed)
         attributes.refuse_buffers()
         attributes.restore()
         if part is not out:

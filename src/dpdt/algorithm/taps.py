@@ -228,11 +228,15 @@ class Taps:
 
     def bits(self, found: Found, scaled: Scaled) -> Tensor:
         """All that contributions are made from, a row for each micro-batch, to be compared."""
+        every = self.every(found, scaled)
+        return torch.cat([t.reshape(len(t), -1).double() for t in every], 1)
+
+    def every(self, found: Found, scaled: Scaled) -> list[Tensor]:
+        """The same, as tensors of their own."""
         calls = [t for calls in found.calls.values() for c in calls for t in (c.input, c.slope)]
         parts = [part for _, part in self.parts(found, scaled)]
         rows = [part.x for part in parts if isinstance(part, Rows)]
-        every = [*calls, *rows, *(part.squares() for part in parts), found.losses]
-        return torch.cat([t.reshape(len(t), -1).double() for t in every], 1)
+        return [*calls, *rows, *(part.squares() for part in parts), found.losses]
 
     def shape(self, name: str) -> torch.Size:
         """The shape of a sum of a parameter's parts."""

@@ -7,7 +7,7 @@ the executor that asks.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,23 @@ from torch import Tensor, nn
 from dpdt.algorithm.auxiliary import Contribute
 from dpdt.algorithm.batch import Batch, Data, leaves
 from dpdt.algorithm.gradients import channels_last, looped, vectorised
-from dpdt.algorithm.places import equal_places, even, made_up, made_up_weights, rows_of, tries_of
+from dpdt.algorithm.lanes import one_core
+from dpdt.algorithm.places import (
+    ROWS,
+    equal_places,
+    even,
+    made_up,
+    made_up_weights,
+    rows_of,
+    tries_of,
+    unmoved,
+)
 from dpdt.algorithm.precision import Lowered, closeness
 from dpdt.algorithm.randomness import Globals
 from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Attributes
 from dpdt.algorithm.sums import block_numbers
-from dpdt.algorithm.taps import Taps
+from dpdt.algorithm.taps import Found, Taps
 from dpdt.mechanism import Columns
 
 if TYPE_CHECKING:
@@ -33,6 +43,7 @@ CHUNK = 1 << 21  # entries of a buffer that is worked on at once: small enough f
 EXAMPLES = 2048  # examples that are differentiated at once when vectorised
 PIXELS = 1 << 11  # of a micro-batch, up to which convolutions are faster together
 LANE = 48  # larger micro-batches keep all cores busy, and several at once would cost memory
+HEAVY = 1 << 15  # numbers of a micro-batch from which on fillers take longer than calls
 HELD = 1 << 26  # numbers that taps hold of a chunk
 UNFIT = (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError, IndexError)
 
@@ -55,6 +66,11 @@ class How:
         if self.rows:
             return f"{self.rows} micro-batches at once, their gradients written out"
         return f"one micro-batch after the other{', on lanes' if self.lanes else ''}"
+
+
+def cores_for(batch: Batch) -> AbstractContextManager[None]:
+    """Where examples change places, one core: several would cut memory anywhere."""
+    return nullcontext() if batch.fixed else one_core()
 
 
 def call_once(owner: Executor, model: nn.Module, batch: Batch) -> None:
@@ -115,21 +131,31 @@ def tapped(owner: Executor, batch: Batch, scaled: Scaled, columns: Columns) -> H
         return None
     taps, keyed = found
     most = min(EXAMPLES // size, HELD // taps.held)
-    if not most or (not batch.fixed and most < 16):
+    if not most or (not batch.fixed and most < ROWS):
         return None
     rows = even(owner.auxiliaries, most) if batch.fixed else rows_of(owner.auxiliaries, most)
+    if taps.held > HEAVY and 2 * rows > 3 * even(owner.auxiliaries, most):
+        return None
     keys = (owner.seed, 0, torch.zeros(rows, dtype=torch.int64, device=layout.place))
 
-    def bits(examples: Data, trial: int) -> Tensor:
+    def run(examples: Data, trial: int) -> Found:
         weights = made_up_weights(layout.tensors, trial)
         attributes.restore()
         key = keys if keyed else None
-        return taps.bits(taps.run(model, owner.loss, examples, rows, key, weights), scaled)
+        with cores_for(batch):
+            return taps.run(model, owner.loss, examples, rows, key, weights)
+
+    def bits(examples: Data, trial: int) -> Tensor:
+        return taps.bits(run(examples, trial), scaled)
+
+    def every(examples: Data, trial: int) -> list[Tensor]:
+        return taps.every(run(examples, trial), scaled)
 
     classes: int | None = 1
     if not batch.fixed:
         classes = equal_places(bits, batch.data, size, rows, tries_of(layout.size))
-    if classes is None:
+    turned = None if batch.fixed else classes
+    if classes is None or not unmoved(every, batch.data, size, rows, turned):
         return None
     return How(taps=taps, blocks=tuple(blocks), rows=rows, classes=classes, keyed=keyed)
 
@@ -152,34 +178,39 @@ def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | Non
     size, layout = size_of(owner, batch), owner.layout
     if not size or (isinstance(owner.loss, Lowered) and not batch.fixed):
         return None
-    rows = rows_of(owner.auxiliaries, min(CHUNK // layout.size, max(1, EXAMPLES // size)))
+    most = min(CHUNK // layout.size, max(1, EXAMPLES // size))
+    rows = even(owner.auxiliaries, most) if batch.fixed else rows_of(owner.auxiliaries, most)
+    if layout.size > HEAVY and 2 * rows > 3 * owner.auxiliaries:
+        return None
     keys = torch.zeros(rows, dtype=torch.int64, device=layout.place)
     buffer = torch.empty(rows, layout.size, dtype=layout.dtype, device=layout.device)
     buffers = [buffer, torch.empty_like(buffer)]
-    tries = tries_of(layout.size)
     model = owner.copy()
     attributes = Attributes(model)
     for keyed in (None, (owner.seed, 0, keys)):
 
-        def contributions(examples: Data, trial: int, keyed: Any = keyed) -> Tensor:
+        def gradients(examples: Data, trial: int, keyed: Any = keyed) -> list[Tensor]:
             weights = made_up_weights(layout.tensors, trial)
             attributes.restore()
-            vectorised(model, owner.loss, layout, examples, buffers[0], size, keyed, weights)
+            data = (model, owner.loss, layout, examples, buffers[0], size, keyed, weights)
+            with cores_for(batch):
+                return [vectorised(*data), buffers[0]]
+
+        def contributions(examples: Data, trial: int, mapped: Any = gradients) -> Tensor:
+            mapped(examples, trial)
             return contribute(slice(0, 0), *buffers)[0]
 
+        classes: int | None = 1
         try:
-            if batch.fixed:
-                one = made_up(batch.data, size * rows)
-                attributes.restore()
-                vectorised(model, owner.loss, layout, one, buffers[0], size, keyed)
-                classes: int | None = 1
-            else:
+            if not batch.fixed:
+                tries = tries_of(layout.size)
                 classes = equal_places(contributions, batch.data, size, rows, tries)
+            turned = None if batch.fixed else classes
+            if classes is None or not unmoved(gradients, batch.data, size, rows, turned):
+                return None
         except UNFIT:
             continue
-        if classes is not None:
-            return How(rows=rows, classes=classes, keyed=keyed is not None)
-        return None
+        return How(rows=rows, classes=classes, keyed=keyed is not None)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,7 +26,8 @@ def begin() -> None:
     """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    meet = rendezvous("env://", timeout=TIMEOUT)
+    store, rank, size = in_time(lambda: next(meet), 2 * TIMEOUT)
     dist.init_process_group(
         backend,
         store=dist.distributed_c10d.PrefixStore(f"dpdt/{attempt}/{size}", store),
@@ -33,6 +35,31 @@ def begin() -> None:
         world_size=size,
         timeout=TIMEOUT,
     )
+
+
+def in_time(function: Callable[[], Any], limit: timedelta) -> Any:
+    """What a function returns, or a RuntimeError if it takes too long.
+
+    torch waits for a store without an end, if something answers the call but is silent then: a
+    program that is no store, or a rank that hangs. The thread that waits is left behind.
+    """
+    found: list[Any] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(function())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit.total_seconds())
+    if failed:
+        raise failed[0]
+    if not found:
+        raise RuntimeError(f"no answer within {limit.total_seconds():.0f} seconds")
+    return found[0]
 
 
 def connected(meet: Callable[[], Any]) -> Any:

@@ -21,6 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -28,10 +29,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dpdt.distributed.meeting import TIMEOUT, begin, close, connected, first_line, quiet
+from dpdt.distributed.meeting import TIMEOUT, begin, close, connected, first_line, in_time, quiet
 from dpdt.distributed.share import share
 from dpdt.errors import InputError, Tainted
 
+ASKING = timedelta(seconds=10)  # for the store to answer, which rank 0 may have
 GRACE = 3.0  # seconds for the others to say that they are still there
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun sets it
 SHOWN = 40  # characters of a value that ranks differ in
@@ -230,20 +232,26 @@ class World:
         """Who is gone, and what they said."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
-            self._store.set(f"alive/{self.rank}", "")
-            for rank in others:
-                if self._store.check([f"said/{rank}"]):
-                    kind, words = json.loads(self._store.get(f"said/{rank}"))
-                    text = f"rank {rank} failed: {words}"
-                    return Tainted(text) if kind == "tainted" else Lost(text)
-            silent = self._silent(others)
+            told, silent = in_time(lambda: self._asked(others), ASKING)
         except RuntimeError:  # the store is gone, too
-            silent = [0]
+            told, silent = None, [0]
+        if isinstance(told, InputError):
+            return told
         names = " or ".join(f"rank {rank}" for rank in silent or others)
         return Lost(
             f"no word from {names}: the process was killed, or its machine or the network is lost "
             f"({first_line(why)})"
         )
+
+    def _asked(self, others: list[int]) -> tuple[InputError | None, list[int]]:
+        """What a rank that failed has said, and otherwise who is silent, by the store."""
+        self._store.set(f"alive/{self.rank}", "")
+        for rank in others:
+            if self._store.check([f"said/{rank}"]):
+                kind, words = json.loads(self._store.get(f"said/{rank}"))
+                text = f"rank {rank} failed: {words}"
+                return Tainted(text) if kind == "tainted" else Lost(text), []
+        return None, self._silent(others)
 
     def _silent(self, others: list[int]) -> list[int]:
         """The ranks that do not say that they are there, until only one of them does not."""
