@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdt.data import cache
+from dpdt.data.scales import AS_THEY_ARE, BYTES, Scale
 from dpdt.data.table import DATA, DataSet, Facts, Part
 from dpdt.errors import InputError
 
@@ -26,12 +27,14 @@ __all__ = [
     "DataSet",
     "Examples",
     "Facts",
+    "Scale",
     "cache",
     "facts",
     "folder",
     "load",
     "missing",
     "scale",
+    "scale_of",
     "set_aside",
 ]
 
@@ -185,7 +188,17 @@ def _channels_first(x: np.ndarray) -> np.ndarray:
 
 def scale(pixels: Tensor) -> Tensor:
     """Bytes as numbers from −1 to 1, by a public constant."""
-    return pixels.float().div_(127.5).sub_(1.0)
+    return pixels.float().div_(BYTES.divide).sub_(BYTES.subtract)
+
+
+def scale_of(name: str) -> Scale:
+    """How a data set's numbers become inputs, by its name or by what an .npz file holds."""
+    if name in DATA:
+        return DATA[name].scale
+    from dpdt.data import rows
+
+    with rows.opened(Path(name), ("x_train",)) as found:
+        return BYTES if found.dtype == "uint8" else AS_THEY_ARE
 
 
 def _tensors(x: np.ndarray | list[str], y: np.ndarray) -> tuple[Tensor | list[str], Tensor]:
