@@ -28,7 +28,7 @@ def trained(path, preset, *overrides, examples=None):
 
 def digits(path, model, *overrides):
     """A run of a few steps on digits."""
-    name = "digits-images" if model == "cnn" else "digits"
+    name = "digits-images" if model == "convnet" else "digits"
     return trained(
         path, "digits", f"model.name={model}", f"data.name={name}", "data.public=0",
         "method.name=plain", "method.lr=0.5", "train.epochs=2", "train.batch_size=64",

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "BYTES",
     "DATA",
     "DataSet",
     "Examples",
     "Facts",
     "Scale",
     "cache",
+    "channels_first",
     "facts",
     "folder",
     "load",
@@ -85,7 +87,7 @@ def _facts(name: str) -> Facts:
 
         arrays = formats.npz(Path(name))
         x, classes = arrays["x_train"], formats.npz_classes(Path(name), arrays)
-        return Facts(examples=len(x), shape=_channels_first(x).shape[1:], classes=classes)
+        return Facts(examples=len(x), shape=channels_first(x).shape[1:], classes=classes)
     raise InputError(
         f"data.name: must be one of {', '.join(DATA)} or the path of an .npz file, found {name!r}"
     )
@@ -179,7 +181,7 @@ def _some(part: Part, indices: list[int]) -> Part:
     return [x[i] for i in indices] if isinstance(x, list) else x[indices], y[indices]
 
 
-def _channels_first(x: np.ndarray) -> np.ndarray:
+def channels_first(x: np.ndarray) -> np.ndarray:
     """Images as [n, channels, height, width]. Other arrays stay as they are."""
     if x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
         return x.transpose(0, 3, 1, 2)
@@ -209,5 +211,5 @@ def _tensors(x: np.ndarray | list[str], y: np.ndarray) -> tuple[Tensor | list[st
     labels = torch.from_numpy(y.astype(np.int64))
     if isinstance(x, list):
         return x, labels
-    inputs = torch.from_numpy(np.ascontiguousarray(_channels_first(x)))
+    inputs = torch.from_numpy(np.ascontiguousarray(channels_first(x)))
     return scale(inputs) if inputs.dtype == torch.uint8 else inputs.float(), labels
