@@ -100,7 +100,7 @@ def released(run_folder, folder):
 def certify(folder):
     """A certificate that names the files."""
     hashes = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        name: {"sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest()}
         for name in ("model.safetensors", "config.json")
     }
     (folder / "certificate.json").write_text(json.dumps({"files": hashes}))

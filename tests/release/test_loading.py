@@ -190,7 +190,7 @@ def test_a_description_that_is_wrong_is_one_sentence(release, change, message):
 )
 def test_an_architecture_that_is_wrong(language, tmp_path, change, message):
     shutil.copytree(language, tmp_path / "copy")
-    edited(tmp_path / "copy", lambda c: c["model"]["transformers"].update(change))
+    edited(tmp_path / "copy", lambda c: c["backbone"].update(change))
     with pytest.raises(InputError, match=message):
         dpdt.load(tmp_path / "copy")
 
@@ -207,7 +207,7 @@ def test_no_code_of_the_folder_is_run(language, tmp_path):
         "AutoModel": "trap.Trap",
         "AutoTokenizer": ["trap.Trap"] * 2,
     }
-    edited(folder, lambda c: c["model"]["transformers"].update(auto_map=named))
+    edited(folder, lambda c: c["backbone"].update(auto_map=named))
     said = json.loads((folder / "transformers" / "tokenizer_config.json").read_text())
     (folder / "transformers" / "tokenizer_config.json").write_text(
         json.dumps(said | {"auto_map": named})
@@ -253,6 +253,9 @@ def test_files_that_are_none(release, tmp_path):
 def test_a_run_must_be_finished(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "private" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="holds no model"):
+        dpdt.load(tmp_path / "run")
+    Run.open(tmp_path / "run").save_checkpoint({})
     with pytest.raises(InputError, match="is not finished; dpdt train --resume"):
         dpdt.load(tmp_path / "run")
 

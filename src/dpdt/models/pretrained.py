@@ -127,7 +127,7 @@ def rebuild(values: Mapping[str, Any], model: ModelSettings, facts: Facts) -> Cl
         )
         return _classifier(transformers, backbone, model, facts)
     except Exception as error:  # wrong values can fail anywhere
-        raise InputError(f"model.transformers: builds no model ({_first_line(error)})") from None
+        raise InputError(f"backbone: builds no model ({_first_line(error)})") from None
 
 
 def _plain(values: Any) -> Any:

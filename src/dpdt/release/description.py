@@ -5,9 +5,10 @@
 format    1; a newer one is refused
 dpdt      the version that wrote it
 model     the section [model], or null for a model of one's own. A model that was read from a folder
-          is called "transformers", and its architecture stands in the key of that name. The path of
-          the folder is left out; the tokenizer lies in transformers/ beside config.json
+          is called "transformers", and the path is left out
 class     the model's class, for people; no code is found by it
+backbone  the architecture of a model that was read from a folder, as transformers describes it;
+          its tokenizer lies in transformers/ beside config.json. null for other models
 facts     shape of an input, number of classes, whether inputs are texts, name of the data set;
           null where nobody knows, and where the name would be a path
 inputs    how numbers become inputs, as in data/scales.py; null for texts and models of one's own
@@ -37,27 +38,38 @@ FORMAT = 1
 FILE, TRANSFORMERS = "config.json", "transformers"
 LARGEST = 10_000_000  # bytes
 MOST = 1000  # layers of a model that says so in one number
-KEYS = ("format", "dpdt", "model", "class", "facts", "inputs", "labels", "trained")
+KEYS = ("format", "dpdt", "model", "class", "backbone", "facts", "inputs", "labels", "trained")
 
 
-def describe(model: nn.Module, config: Config | None = None) -> dict[str, Any]:
-    """A model in plain values. Without a configuration it is one of the user's own."""
+def describe(
+    model: nn.Module, config: Config | None = None, labels: list[str] | None = None
+) -> dict[str, Any]:
+    """A model in plain values. Without a configuration it is one of the user's own.
+
+    `labels` are what its classes are called, if the data set does not say so.
+    """
     kind = type(model)
     found: dict[str, Any] = {
         "format": FORMAT,
         "dpdt": __version__,
         "model": None,
         "class": f"{kind.__module__}.{kind.__qualname__}",
+        "backbone": None,
         "facts": {"shape": None, "classes": None, "text": None, "name": None},
         "inputs": None,
-        "labels": None,
+        "labels": labels,
         "trained": {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad},
     }
     if config is None:
         return found
     name, known = config.data.name, data.DATA.get(config.data.name)
     facts = data.facts(name)
-    found["model"] = _settings(model, config)
+    settings = asdict(replace(config.model, tokenizer=None))  # which is a path
+    if not models.by_name(config.model):
+        from dpdt.models.pretrained import architecture
+
+        settings["name"], found["backbone"] = TRANSFORMERS, architecture(model)
+    found["model"] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
     found["facts"] = {
         "shape": list(facts.shape),
         "classes": facts.classes,
@@ -65,18 +77,9 @@ def describe(model: nn.Module, config: Config | None = None) -> dict[str, Any]:
         "name": name if known else None,
     }
     found["inputs"] = None if facts.text else asdict(data.scale_of(name))
-    found["labels"] = list(known.labels) if known and known.labels else None
+    if known and known.labels and labels is None:
+        found["labels"] = list(known.labels)
     return found
-
-
-def _settings(model: nn.Module, config: Config) -> dict[str, Any]:
-    """The section [model], without paths."""
-    chosen = asdict(replace(config.model, tokenizer=None))
-    if not models.by_name(config.model):
-        from dpdt.models.pretrained import architecture
-
-        chosen |= {"name": TRANSFORMERS, TRANSFORMERS: architecture(model)}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in chosen.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +87,11 @@ class Description:
     """What `describe` wrote, checked."""
 
     kind: str  # the model's class
-    model: Mapping[str, Any] | None
-    facts: Facts | None
-    scale: Scale | None
-    labels: tuple[str, ...] | None
+    model: Mapping[str, Any] | None = None  # and all that follows: one of the user's own
+    backbone: Mapping[str, Any] | None = None
+    facts: Facts | None = None
+    scale: Scale | None = None
+    labels: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, found: Any, where: str) -> Description:
@@ -113,9 +117,9 @@ class Description:
         if not isinstance(found["class"], str):
             raise InputError(f"class: must be a name, found {found['class']!r}")
         if found["model"] is None:
-            return cls(kind=found["class"], model=None, facts=None, scale=None, labels=None)
+            return cls(kind=found["class"])
         facts = _facts(_table(found["facts"], "facts"))
-        scale, labels = found["inputs"], found["labels"]
+        scale, labels, backbone = found["inputs"], found["labels"], found["backbone"]
         if (scale is None) != facts.text:
             raise InputError("inputs: must be null exactly where inputs are texts")
         if labels is not None and not (
@@ -127,6 +131,7 @@ class Description:
         return cls(
             kind=found["class"],
             model=_table(found["model"], "model"),
+            backbone=None if backbone is None else _table(backbone, "backbone"),
             facts=facts,
             scale=None if scale is None else _scale(_table(scale, "inputs")),
             labels=None if labels is None else tuple(labels),
@@ -188,9 +193,7 @@ def rebuild(found: Description, folder: Path) -> nn.Module:
     """The model of a release in this folder, without its weights."""
     assert found.model is not None
     assert found.facts is not None
-    values = dict(found.model)
-    architecture = values.pop(TRANSFORMERS, None)
-    settings = section("model", values)
+    settings = section("model", found.model)
     if settings.layers is not None and settings.layers > MOST:
         raise InputError(f"model.layers: must be at most {MOST}, found {settings.layers}")
     if settings.name != TRANSFORMERS:
@@ -199,7 +202,8 @@ def rebuild(found: Description, folder: Path) -> nn.Module:
         return models.build(settings, found.facts, 0)
     from dpdt.models import pretrained
 
-    _refuse_many_layers(_table(architecture, "model.transformers"))
+    architecture = _table(found.backbone, "backbone")
+    _refuse_many_layers(architecture)
     settings = replace(settings, tokenizer=str(folder / TRANSFORMERS))
     return pretrained.rebuild(architecture, settings, found.facts)
 
@@ -211,4 +215,4 @@ def _refuse_many_layers(values: Any) -> None:
         if isinstance(value, Mapping | list):
             _refuse_many_layers(value)
         elif "layer" in str(key) and is_integer(value) and value > MOST:
-            raise InputError(f"model.transformers.{key}: must be at most {MOST}, found {value}")
+            raise InputError(f"backbone.{key}: must be at most {MOST}, found {value}")

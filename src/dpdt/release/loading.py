@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +67,14 @@ def opened(folder: str | Path, model: nn.Module | None = None) -> Loaded:
 
 
 def _of_run(run: Run, model: nn.Module | None) -> Loaded:
-    if run.has_checkpoint or not run.model_path.is_file():
+    if run.has_checkpoint:
         raise InputError(
             f"{run.path}: is not finished; dpdt train --resume {run.path} continues it"
+        )
+    if not run.model_path.is_file():
+        raise InputError(
+            f"{run.path}: holds no model; the run was stopped too early, or has forgotten it after "
+            "its release"
         )
     chosen = run.config
     if model is None:
@@ -174,7 +178,7 @@ def _refuse_changed(path: Path) -> bool:
         return False
     try:
         said = json.loads(small(path / CERTIFICATE))
-        named: Mapping[str, str] = {name: said["files"][name] for name in (WEIGHTS, FILE)}
+        named = {name: said["files"][name]["sha256"] for name in (WEIGHTS, FILE)}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise InputError(
             f"{path / CERTIFICATE}: does not name the files of the release ({error!r:.80}); "
