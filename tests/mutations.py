@@ -3409,9 +3409,68 @@ TAPPED = [
     ),
 ]
 
+USED = [
+    Mutation(
+        "release/loading.py",
+        "a model that is not the certificate's is used",
+        "hexdigest() != digest:",
+        "hexdigest() != digest and name == FILE:",
+        ("tests/release/test_loading.py",),
+    ),
+    Mutation(
+        "release/loading.py",
+        "weights of another type are cast",
+        "tuple(tensor.shape) or kind != tensor.dtype:",
+        "tuple(tensor.shape):",
+        ("tests/release/test_loading.py",),
+    ),
+    Mutation(
+        "release/loading.py",
+        "a folder's sizes are believed",
+        "    _refuse_others(empty, path / WEIGHTS)\n",
+        "",
+        ("tests/release/test_loading.py",),
+    ),
+    Mutation(
+        "release/description.py",
+        "a newer format is guessed",
+        "if version > FORMAT:",
+        "if version > FORMAT + 1:",
+        ("tests/release/test_loading.py",),
+    ),
+    Mutation(
+        "release/description.py",
+        "a path of the user's machine is published",
+        "asdict(replace(config.model, tokenizer=None))",
+        "asdict(config.model)",
+        ("tests/release/test_loading.py",),
+    ),
+    Mutation(
+        "release/export.py",
+        "the path of the base model is published",
+        '{"base_model_name_or_path": None, "inference_mode": True}',
+        '{"inference_mode": True}',
+        ("tests/release/test_export.py",),
+    ),
+    Mutation(
+        "release/inputs.py",
+        "inputs on another scale are taken",
+        " & (x == np.trunc(x))",
+        "",
+        ("tests/release/test_predict.py",),
+    ),
+    Mutation(
+        "data/rows.py",
+        "an array's size is believed",
+        "if length + math.prod(shape) * dtype.itemsize != size:",
+        "if length > size:",
+        ("tests/release/test_predict.py",),
+    ),
+]
+
 MUTATIONS = [
     *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
-    *HIDDEN, *RUNS, *DEVICES, *FEATURES, *RANKS, *TAPPED,
+    *HIDDEN, *RUNS, *DEVICES, *FEATURES, *RANKS, *TAPPED, *USED,
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # for editors: at run time each is imported on first use
     from dpdt.algorithm.readiness import make_private_ready
     from dpdt.errors import InputError
     from dpdt.ledger import Ledger
+    from dpdt.release.loading import load
     from dpdt.training.loop import prepare, train
 
 __version__ = "0.1.0"
@@ -23,12 +24,14 @@ _HOMES = {
     "Privacy": "dpdt.accounting",
     "Ledger": "dpdt.ledger",
     "InputError": "dpdt.errors",
+    "load": "dpdt.release.loading",
 }
 __all__ = [
     "InputError",
     "Ledger",
     "Privacy",
     "account",
+    "load",
     "make_private_ready",
     "prepare",
     "train",

@@ -20,6 +20,7 @@ COMMANDS = {
     "allocate": "Split the privacy budget over kinds of block.",
     "compare": "Compare methods at the same proven ε.",
     "audit": "Try to break a guarantee.",
+    "predict": "Say the class of new examples.",
     "reproduce": "Draw a figure of the paper.",
     "data": "Say which data sets are here.",
 }

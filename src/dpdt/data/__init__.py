@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdt.data import cache
+from dpdt.data.scales import AS_THEY_ARE, BYTES, Scale
 from dpdt.data.table import DATA, DataSet, Facts, Part
 from dpdt.errors import InputError
 
@@ -22,16 +23,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "BYTES",
     "DATA",
     "DataSet",
     "Examples",
     "Facts",
+    "Scale",
     "cache",
+    "channels_first",
     "facts",
     "folder",
     "load",
     "missing",
     "scale",
+    "scale_of",
     "set_aside",
 ]
 
@@ -82,7 +87,7 @@ def _facts(name: str) -> Facts:
 
         arrays = formats.npz(Path(name))
         x, classes = arrays["x_train"], formats.npz_classes(Path(name), arrays)
-        return Facts(examples=len(x), shape=_channels_first(x).shape[1:], classes=classes)
+        return Facts(examples=len(x), shape=channels_first(x).shape[1:], classes=classes)
     raise InputError(
         f"data.name: must be one of {', '.join(DATA)} or the path of an .npz file, found {name!r}"
     )
@@ -176,7 +181,7 @@ def _some(part: Part, indices: list[int]) -> Part:
     return [x[i] for i in indices] if isinstance(x, list) else x[indices], y[indices]
 
 
-def _channels_first(x: np.ndarray) -> np.ndarray:
+def channels_first(x: np.ndarray) -> np.ndarray:
     """Images as [n, channels, height, width]. Other arrays stay as they are."""
     if x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
         return x.transpose(0, 3, 1, 2)
@@ -185,7 +190,17 @@ def _channels_first(x: np.ndarray) -> np.ndarray:
 
 def scale(pixels: Tensor) -> Tensor:
     """Bytes as numbers from −1 to 1, by a public constant."""
-    return pixels.float().div_(127.5).sub_(1.0)
+    return pixels.float().div_(BYTES.divide).sub_(BYTES.subtract)
+
+
+def scale_of(name: str) -> Scale:
+    """How a data set's numbers become inputs, by its name or by what an .npz file holds."""
+    if name in DATA:
+        return DATA[name].scale
+    from dpdt.data import rows
+
+    with rows.opened(Path(name), ("x_train",)) as found:
+        return BYTES if found.dtype == "uint8" else AS_THEY_ARE
 
 
 def _tensors(x: np.ndarray | list[str], y: np.ndarray) -> tuple[Tensor | list[str], Tensor]:
@@ -196,5 +211,5 @@ def _tensors(x: np.ndarray | list[str], y: np.ndarray) -> tuple[Tensor | list[st
     labels = torch.from_numpy(y.astype(np.int64))
     if isinstance(x, list):
         return x, labels
-    inputs = torch.from_numpy(np.ascontiguousarray(_channels_first(x)))
+    inputs = torch.from_numpy(np.ascontiguousarray(channels_first(x)))
     return scale(inputs) if inputs.dtype == torch.uint8 else inputs.float(), labels

@@ -53,11 +53,15 @@ class ImageFolder(Dataset):  # type: ignore[type-arg]
         return np.stack(images), np.asarray([label for _, label in self.items], dtype=np.int64)
 
     def pixels(self, index: int) -> np.ndarray:
-        path, side = self.items[index][0], self.side
-        with reading(path), Image.open(path) as image:
-            factor = side / min(image.size)
-            size = [max(side, round(s * factor)) for s in image.size]
-            left, top = (size[0] - side) // 2, (size[1] - side) // 2
-            resized = image.convert("RGB").resize((size[0], size[1]))
-            square = resized.crop((left, top, left + side, top + side))
-            return np.array(square).transpose(2, 0, 1)
+        return square(self.items[index][0], self.side)
+
+
+def square(path: Path, side: int) -> np.ndarray:
+    """An image of any size as RGB, resized and cropped to side × side."""
+    with reading(path), Image.open(path) as image:
+        factor = side / min(image.size)
+        size = [max(side, round(s * factor)) for s in image.size]
+        left, top = (size[0] - side) // 2, (size[1] - side) // 2
+        resized = image.convert("RGB").resize((size[0], size[1]))
+        cropped = resized.crop((left, top, left + side, top + side))
+        return np.array(cropped).transpose(2, 0, 1)

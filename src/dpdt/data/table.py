@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dpdt.data.scales import AS_THEY_ARE, BYTES, CROPPED, DIGITS, Scale
+
 Part = Any  # (array or list of texts, labels), or a Dataset
 
 
@@ -30,7 +32,8 @@ class Facts:
 class DataSet:
     """A known data set: its facts, the files it needs, where they come from, and its reader.
 
-    `other` are files that will do as well.
+    `other` are files that will do as well. `scale` is how numbers on disk become inputs, and
+    `labels` are what the classes are called.
     """
 
     facts: Facts
@@ -38,6 +41,8 @@ class DataSet:
     source: str
     read: Callable[[Path], tuple[Part, Part]]
     other: tuple[str, ...] = ()
+    scale: Scale = BYTES
+    labels: tuple[str, ...] | None = None
 
 
 def _digits(folder: Path) -> tuple[Part, Part]:
@@ -49,7 +54,7 @@ def _digits(folder: Path) -> tuple[Part, Part]:
     assert package.origin is not None
     rows = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
     rows = rows[np.random.default_rng(0).permutation(len(rows))]  # a public split
-    x = (rows[:, :-1] / 16.0).astype("float32")  # pixels are 0 … 16
+    x = (rows[:, :-1] / DIGITS.divide).astype("float32")  # pixels are 0 … 16
     y = rows[:, -1].astype("int64")
     n = DATA["digits"].facts.examples
     return (x[:n], y[:n]), (x[n:], y[n:])
@@ -148,18 +153,27 @@ def _idx_files(name: str) -> tuple[str, ...]:
     )
 
 
+CIFAR10 = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+FASHION = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+    "Ankle boot",
+)  # fmt: skip
 DATA = {
     "digits": DataSet(
         facts=Facts(examples=1437, shape=(64,), classes=10),
         files=(),
         source="comes with scikit-learn",
         read=_digits,
+        scale=DIGITS,
     ),
     "digits-images": DataSet(
         facts=Facts(examples=1437, shape=(1, 8, 8), classes=10),
         files=(),
         source="digits as images of 8×8 pixels, for convolutions",
         read=_digits_images,
+        scale=DIGITS,
     ),
     "cifar10": DataSet(
         facts=Facts(examples=50_000, shape=(3, 32, 32), classes=10),
@@ -170,6 +184,7 @@ DATA = {
         source="unpack cifar-10-python.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html",
         read=_cifar10,
         other=("cifar10.npz",),
+        labels=CIFAR10,
     ),
     "cifar100": DataSet(
         facts=Facts(examples=50_000, shape=(3, 32, 32), classes=100),
@@ -198,12 +213,14 @@ DATA = {
         source="put the four .gz files of https://github.com/zalandoresearch/fashion-mnist into "
         "fashion-mnist/",
         read=_idx("fashion-mnist"),
+        labels=FASHION,
     ),
     "imagenet100": DataSet(
         facts=Facts(examples=126_689, shape=(3, 224, 224), classes=100, in_memory=False),
         files=("imagenet-100/train", "imagenet-100/val"),
         source="put the class folders of ImageNet-100 into imagenet-100/train and imagenet-100/val",
         read=_imagenet100,
+        scale=CROPPED,
     ),
     "imagenet100-small": DataSet(
         facts=Facts(examples=5_000, shape=(3, 64, 64), classes=100),
@@ -211,6 +228,7 @@ DATA = {
         source="get imagenet100, or 100 classes of Tiny ImageNet in the same folders: 50 and 10 "
         "images of each are used, at 64 × 64",
         read=_imagenet100_small,
+        scale=CROPPED,
     ),
     "adult": DataSet(
         facts=Facts(examples=32_561, shape=(105,), classes=2),
@@ -218,11 +236,15 @@ DATA = {
         source="save adult.data and adult.test of https://archive.ics.uci.edu/dataset/2/adult as "
         "adult/train.csv and adult/test.csv",
         read=_adult,
+        scale=AS_THEY_ARE,
+        labels=("<=50K", ">50K"),
     ),
     "sst2": DataSet(
         facts=Facts(examples=67_349, shape=(), classes=2, text=True),
         files=("SST-2/train.tsv", "SST-2/dev.tsv"),
         source="unpack SST-2.zip of https://gluebenchmark.com/tasks",
         read=_sst2,
+        scale=AS_THEY_ARE,
+        labels=("negative", "positive"),
     ),
 }

@@ -34,6 +34,11 @@ _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
 IMAGES = ("cnn", "convnet", "resnet18", "scatter", "vit-small")
 
 
+def by_name(model: ModelSettings) -> bool:
+    """Whether the settings say all about a model: no folder is read."""
+    return model.name in _DESCRIBE
+
+
 def check(model: ModelSettings, facts: Facts) -> None:
     """Refuse a model that cannot read the data."""
     if model.name not in _DESCRIBE and not facts.text:

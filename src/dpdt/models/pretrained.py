@@ -6,6 +6,7 @@ and a model without random numbers trains on several cores.
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -21,17 +22,29 @@ from dpdt.errors import InputError
 from dpdt.models.describe import GPT2, VIT_LAYERS
 from dpdt.models.settings import ModelSettings
 
+# Of a transformers configuration: what could name code elsewhere, or how weights were packed.
+ELSEWHERE = ("auto_map", "attn_implementation", "quantization_config", "name_or_path")
+
 
 class Classifier(nn.Module):
     """A backbone, what it says of the whole input, and a linear head on that.
 
     `pooling` is where the whole is read: the `first` token (ViT), the `mean` of all (encoders),
     or the `last` (causal models). Inputs are images, or a mapping of input_ids and attention_mask.
+    `settings` are what it was built from.
     """
 
-    def __init__(self, backbone: nn.Module, width: int, classes: int, pooling: str, bias: bool):
+    def __init__(
+        self,
+        backbone: nn.Module,
+        width: int,
+        classes: int,
+        pooling: str,
+        bias: bool,
+        settings: ModelSettings,
+    ):
         super().__init__()
-        self.backbone, self.pooling = backbone, pooling
+        self.backbone, self.pooling, self.settings = backbone, pooling, settings
         self.head = nn.Linear(width, classes, bias=bias)
 
     def features(self, x: Tensor | Mapping[str, Tensor]) -> Tensor:
@@ -92,9 +105,42 @@ def build(model: ModelSettings, facts: Facts) -> Classifier:
     """Build a transformer classifier as configured."""
     transformers = _transformers()
     if model.name == "vit-small":
-        backbone, pooling, bias = _vit(transformers, model, facts), "first", True
+        return _classifier(transformers, _vit(transformers, model, facts), model, facts)
+    return _classifier(transformers, _load(transformers, model), model, facts)
+
+
+def architecture(model: nn.Module) -> dict[str, Any]:
+    """A classifier's backbone in plain values, without where it was read from."""
+    whole: Any = model
+    text = json.dumps(whole.backbone.config.to_diff_dict(), default=str)
+    found: dict[str, Any] = _plain(json.loads(text))
+    return found
+
+
+def rebuild(values: Mapping[str, Any], model: ModelSettings, facts: Facts) -> Classifier:
+    """A classifier from `architecture`, with random weights. No code but the library's is run."""
+    transformers = _transformers()
+    try:
+        config = transformers.AutoConfig.for_model(**_plain(values))
+        backbone = transformers.AutoModel.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
+        return _classifier(transformers, backbone, model, facts)
+    except Exception as error:  # wrong values can fail anywhere
+        raise InputError(f"backbone: builds no model ({_first_line(error)})") from None
+
+
+def _plain(values: Any) -> Any:
+    """Without keys that name places on a disk, or code to run."""
+    if isinstance(values, Mapping):
+        return {k: _plain(v) for k, v in values.items() if k[:1] != "_" and k not in ELSEWHERE}
+    return [_plain(v) for v in values] if isinstance(values, list) else values
+
+
+def _classifier(transformers: Any, backbone: Any, model: ModelSettings, facts: Facts) -> Classifier:
+    if model.name == "vit-small":
+        pooling, bias = "first", True
     else:
-        backbone = _load(transformers, model)
         masked = type(backbone.config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
         pooling, bias = ("mean", True) if masked else ("last", False)
     width = backbone.config.hidden_size
@@ -104,7 +150,7 @@ def build(model: ModelSettings, facts: Facts) -> Classifier:
         backbone = _with_lora(backbone, model)
     elif model.trained == "head":
         backbone.requires_grad_(False)
-    return Classifier(backbone, width, facts.classes, pooling, bias)
+    return Classifier(backbone, width, facts.classes, pooling, bias, model)
 
 
 def _vit(transformers: Any, model: ModelSettings, facts: Facts) -> Any:
@@ -153,7 +199,9 @@ def _load(transformers: Any, model: ModelSettings) -> Any:
         weights = sorted(folder.glob("*.gguf"))
         extra = {"gguf_file": weights[0].name} if weights else {}
         try:
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **extra)
+            config = transformers.AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, **extra
+            )
         except (OSError, ValueError, ImportError) as error:
             raise InputError(f"{folder}: holds no model ({_first_line(error)})") from None
     for name, value in _without_dropout(config).items():
@@ -162,7 +210,12 @@ def _load(transformers: Any, model: ModelSettings) -> Any:
         return transformers.AutoModel.from_config(config, dtype=torch.float32)
     try:
         return transformers.AutoModel.from_pretrained(
-            folder, config=config, local_files_only=True, dtype=torch.float32, **extra
+            folder,
+            config=config,
+            local_files_only=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            **extra,
         )
     except Exception as error:  # damaged weights can fail anywhere
         raise InputError(f"{folder}: cannot be loaded ({_first_line(error)})") from None
@@ -184,6 +237,19 @@ def _with_lora(backbone: Any, model: ModelSettings) -> nn.Module:
 
 def encode(model: ModelSettings, texts: list[str]) -> dict[str, Tensor]:
     """Texts as tokens of the model's own tokenizer, cut and padded to `model.length`."""
+    return tokens(tokenizer(model), texts, model.length)
+
+
+def tokens(by: Any, texts: list[str], length: int) -> dict[str, Tensor]:
+    """Texts as a tokenizer cuts and pads them to a length."""
+    encoded = by(
+        texts, truncation=True, padding="max_length", max_length=length, return_tensors="pt"
+    )
+    return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+
+
+def tokenizer(model: ModelSettings) -> Any:
+    """The model's own tokenizer, which pads on the right."""
     transformers = _transformers()
     name = model.tokenizer or model.name
     folder = _folder(name, "model.tokenizer" if model.tokenizer else "model.name")
@@ -192,16 +258,15 @@ def encode(model: ModelSettings, texts: list[str]) -> dict[str, Tensor]:
     merges = (folder / "merges.txt").is_file() and not (folder / "tokenizer.json").is_file()
     kind = transformers.GPT2TokenizerFast if merges else transformers.AutoTokenizer
     try:
-        tokenizer = kind.from_pretrained(folder, local_files_only=True, **extra)
+        found = kind.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **extra
+        )
     except (OSError, ValueError, ImportError) as error:
         raise InputError(f"{folder}: holds no tokenizer ({_first_line(error)})") from None
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.padding_side = "right"
-    encoded = tokenizer(
-        texts, truncation=True, padding="max_length", max_length=model.length, return_tensors="pt"
-    )
-    return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+    if found.pad_token is None:
+        found.pad_token = found.eos_token
+    found.padding_side = "right"
+    return found
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,1 @@
+"""What is handed over when a run is done: the model, what it guarantees, and how to use it."""

@@ -1,0 +1,115 @@
+"""What a model says of examples, as a CSV: a row for each, its class, the probability of every one.
+
+Guarantees: the file appears as a whole or not at all, whatever happens. Examples are read, asked
+about and written a few at a time.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Any, TextIO, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from dpdt.errors import InputError
+from dpdt.mechanism import full_precision
+from dpdt.models.frozen import Watch, silent
+from dpdt.models.pretrained import Classifier, tokenizer, tokens
+from dpdt.release.inputs import Source, source
+from dpdt.release.loading import Loaded
+
+# Names of files may hold bytes that are no text; they are written as they are.
+TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
+
+
+def predict(
+    loaded: Loaded,
+    examples: Path,
+    to: IO[bytes] | Path,
+    *,
+    probabilities: bool = True,
+    batch_size: int = 256,
+    watch: Watch = silent,
+) -> None:
+    """Write what a model says of the examples in a file or folder, to a new file or a stream."""
+    said = loaded.description
+    if said.facts is None:
+        raise InputError(
+            f"{said.kind}: is a class of its author's own, and only Python can build one; "
+            "use dpdt.load(folder, model)"
+        )
+    labels = said.labels or tuple(map(str, range(said.facts.classes)))
+    try:
+        found = source(examples, said.facts, said.scale, batch_size)
+    except OSError as error:
+        raise InputError(f"{examples}: cannot be read ({error.strerror})") from None
+    shown = labels if probabilities else ()
+    with _whole(to) as file, watch(found.what, found.total) as told:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([found.names, "class", *(f"probability {x}" for x in shown)])
+        for names, scores, done in _answers(loaded.model, found):
+            best = scores.argmax(1).tolist()
+            chances = scores.double().softmax(1)[:, : len(shown)].tolist()
+            for name, chosen, row in zip(names, best, chances, strict=True):
+                writer.writerow([name, labels[chosen], *(f"{p:.6g}" for p in row)])
+            told(done)
+
+
+def _answers(model: nn.Module, found: Source) -> Iterator[tuple[list[str], Tensor, int]]:
+    """Names and scores of the examples, and how far the reading is."""
+    by = tokenizer(model.settings) if _reads_texts(model) else None
+    for names, x, done in found.chunks:
+        inputs = tokens(by, x, model.settings.length) if _reads_texts(model) else x
+        with full_precision(), torch.no_grad():
+            scores = model(inputs)
+        finite = scores.isfinite().all(1).tolist()
+        if False in finite:
+            name = names[finite.index(False)]
+            raise InputError(f"{found.names} {name}: the model's answer is not finite")
+        yield names, scores, done
+
+
+def _reads_texts(model: nn.Module) -> TypeGuard[Classifier]:
+    return isinstance(model, Classifier) and model.pooling != "first"
+
+
+def _whole(to: IO[bytes] | Path) -> AbstractContextManager[TextIO]:
+    return _file(to) if isinstance(to, Path) else _stream(to)
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[TextIO]:
+    """A text file that appears under its name when all is written."""
+    if os.path.lexists(path):
+        raise InputError(f"{path}: already exists; choose a new name")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "x", **TEXT) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _stream(stream: IO[bytes]) -> Iterator[TextIO]:
+    """A text file that goes to a stream when all is written."""
+    try:
+        with tempfile.TemporaryFile("w+", **TEXT) as file:
+            yield file
+            file.seek(0)
+            shutil.copyfileobj(file.buffer, stream)
+            stream.flush()
+    except OSError as error:
+        raise InputError(f"the output cannot be written ({error.strerror})") from None
