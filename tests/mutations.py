@@ -1632,15 +1632,15 @@ STEPS = [
     Mutation(
         "training/step.py",
         "steps may follow the end",
-        "            self.writer.close()\n",
+        "            self.writer.close(hash_of_model(self.whole))\n",
         "",
         (HOLES_LEDGER,),
     ),
     Mutation(
         "training/step.py",
         "the weights that a finished run leaves are not remembered",
-        ("            self._remember()\n            self.writer.close()"),
-        "            self.writer.close()",
+        ("            self._remember()\n            self.writer.close("),
+        "            self.writer.close(",
         (ISOLATION,),
     ),
     Mutation(

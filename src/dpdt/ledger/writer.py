@@ -111,11 +111,15 @@ class LedgerWriter:
             self.ledger.voids.append(why)
             self.sync()
 
-    def close(self) -> None:
-        """Record that the run ended on purpose. Nothing may follow."""
+    def close(self, model: str | None = None) -> None:
+        """Record that the run ended on purpose. Nothing may follow.
+
+        `model` is the hash of the weights that it leaves. It is part of the last line, so that an
+        interrupted run says nothing about its model.
+        """
         if not self.ledger.closed:
-            self._write({"kind": "end", "steps": self.ledger.steps})
-            self.ledger.closed = True
+            self._write({"kind": "end", "steps": self.ledger.steps, "model": model})
+            self.ledger.closed, self.ledger.model = True, model
         self.pause()
 
     def pause(self) -> None:
