@@ -20,6 +20,8 @@ COMMANDS = {
     "allocate": "Split the privacy budget over kinds of block.",
     "compare": "Compare methods at the same proven ε.",
     "audit": "Try to break a guarantee.",
+    "release": "Write a model and its certificate, to hand over.",
+    "verify": "Say whether a release is what it says.",
     "reproduce": "Draw a figure of the paper.",
     "data": "Say which data sets are here.",
 }

@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 from dpdt.errors import InputError
@@ -142,6 +143,23 @@ class LedgerWriter:
             self._hash = chain(self._hash, record)
             self._file.write(json.dumps({**record, "hash": self._hash}) + "\n")
             self._file.flush()
+
+
+def text_of(ledger: Ledger) -> str:
+    """The file of a ledger that was kept in memory."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        writer = LedgerWriter(ledger.header)
+        writer.open(path)
+        writer.adopt(ledger.runs)
+        for what in ledger.exports:
+            writer.export(what)
+        for why in ledger.voids:
+            writer.void(why)
+        if ledger.closed:
+            writer.close(ledger.model)
+        writer.pause()
+        return path.read_text("utf-8")
 
 
 def _sync_folder(path: Path) -> None:
