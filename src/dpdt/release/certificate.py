@@ -33,6 +33,12 @@ CERTIFICATE, MODEL, CONFIG, CARD, EXTRA = (
 )
 SEALS = ("digest", "signature")
 VERDICTS = ("survived", "not audited")  # a run whose ε was refuted is not released
+NOT_AUDITED: dict[str, Any] = {
+    "verdict": "not audited",
+    "attacks": [],
+    "confidence": None,
+    "bounds": False,
+}
 LONGEST = 10_000  # characters of a description
 
 
@@ -47,8 +53,7 @@ class Said:
     audit: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        nothing = {"verdict": "not audited", "attacks": [], "confidence": None, "bounds": False}
-        return {**vars(self), "audit": self.audit or nothing}
+        return {**vars(self), "audit": self.audit or NOT_AUDITED}
 
 
 def checked_text(name: str, text: str | None) -> str | None:

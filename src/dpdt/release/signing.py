@@ -28,16 +28,20 @@ def private_key(path: str | Path, ask: Ask | None = None) -> Any:
     raw = _read(path)
     ssh = b"OPENSSH PRIVATE KEY" in raw
     load: Any = formats.load_ssh_private_key if ssh else formats.load_pem_private_key
+    unreadable = InputError(
+        f"{path}: no private key could be read from it; an Ed25519 key in PEM or OpenSSH format is "
+        "needed, and its passphrase if it has one"
+    )
     try:
+        found = load(raw, password=None)
+    except TypeError:  # it has a passphrase
+        secret = _passphrase(path, ask).encode()
         try:
-            found = load(raw, password=None)
-        except TypeError:  # it has a passphrase
-            found = load(raw, password=_passphrase(path, ask).encode())
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InputError(
-            f"{path}: no private key could be read from it, an Ed25519 key in PEM or OpenSSH "
-            f"format and its passphrase are needed ({str(error).splitlines()[0][:100]})"
-        ) from None
+            found = load(raw, password=secret)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            raise unreadable from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise unreadable from None
     if not isinstance(found, Ed25519PrivateKey):
         raise InputError(
             f"{path}: must be an Ed25519 key, found {type(found).__name__}; ssh-keygen -t ed25519 "
