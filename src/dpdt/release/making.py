@@ -126,7 +126,11 @@ def release(
         audit=source.audit,
         **words,
     )
-    body = _written(source, folder, said, key)
+    return _told(source, folder, _written(source, folder, said, key), forget)
+
+
+def _told(source: Source, folder: Path, body: dict[str, Any], forget: bool) -> Released:
+    """Note in the run what was released, and forget the rest if that was asked for."""
     if source.run is not None:
         names = ("created", "digest", "weights")
         source.run.write_released({"to": folder.name, **{name: body[name] for name in names}})
