@@ -114,7 +114,7 @@ def test_a_run_that_was_interrupted_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"noise_seed": 1}, "a fixed seed was used"), ({"noise": 0.0}, "the bound is ∞")],
+    [({"noise_seed": 1}, "a fixed seed was used"), ({"noise": 0.0}, "the bound is infinite")],
 )
 def test_a_run_without_a_proven_epsilon_is_refused(tmp_path, options, why):
     with pytest.raises(InputError, match=f"nothing is proven, so there is nothing.*{why}"):

@@ -224,6 +224,14 @@ def test_a_forgery_that_is_consistent_is_noticed_by_the_signature_alone(unsigned
     assert not verify(signed, key=keys[1]).ok
 
 
+def test_the_signature_is_over_everything(signed):
+    body = body_of(signed)
+    for name in certificates.KEYS.keys() - certificates.SEALS:
+        changed = {**body, name: "another"}
+        assert certificates.digest(changed) != body["digest"], name
+        assert certificates.signed_part(changed) != certificates.signed_part(body), name
+
+
 def test_a_signature_by_another_key_is_not_the_pinned_one(signed, keys, tmp_path):
     _, other = write_keys(tmp_path, "other")
     (found,) = problems(signed, key=other)

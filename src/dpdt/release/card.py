@@ -123,7 +123,7 @@ def _accuracy(accuracy: dict[str, Any] | None) -> list[str]:
 def _audit(audit: dict[str, Any]) -> str:
     if audit["verdict"] == "not audited":
         return "The model was not audited."
-    by = plain(", ".join(audit["attacks"]))
+    by = plain("; ".join(audit["attacks"]))
     if not audit["bounds"]:
         return f"It was attacked by {by}. None of these can contradict an ε by itself."
     confidence = plain(f"{audit['confidence']:.0%}")

@@ -32,7 +32,7 @@ CERTIFICATE, MODEL, CONFIG, CARD, EXTRA = (
     "transformers",
 )
 SEALS = ("digest", "signature")
-VERDICTS = ("survived", "not audited")  # a run whose ε was refuted is not released
+SURVIVED = "survived"  # a run whose ε an audit has refuted is not released
 NOT_AUDITED: dict[str, Any] = {
     "verdict": "not audited",
     "attacks": [],
@@ -189,13 +189,14 @@ def _is_files(value: Any) -> bool:
 
 
 def _is_audit(value: Any) -> bool:
-    return (
+    return dump(value) == dump(NOT_AUDITED) or (
         isinstance(value, dict)
-        and set(value) == {"verdict", "attacks", "confidence", "bounds"}
-        and value["verdict"] in VERDICTS
+        and value.keys() == NOT_AUDITED.keys()
+        and value["verdict"] == SURVIVED
         and isinstance(value["attacks"], list)
         and all(is_text(name) for name in value["attacks"])
-        and (value["confidence"] is None or isinstance(value["confidence"], float))
+        and isinstance(value["confidence"], float)
+        and 0.0 < value["confidence"] < 1.0
         and isinstance(value["bounds"], bool)
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from dpdt import data, models
+from dpdt.accounting import account
 from dpdt.data.access import count
 from dpdt.errors import ArgumentError, InputError
 from dpdt.ledger import Ledger, text_of
@@ -157,8 +158,7 @@ def certifiable(name: str, ledger: Ledger, delta: float, audit: dict[str, Any] |
         )
     found = certificates.derived(ledger, delta)
     if found["guarantee"] is None:
-        first = found["privacy"]["guarantees"][0]
-        why = next((c["why"] for c in first["conditions"] if not c["holds"]), "the bound is ∞")
+        why = account(ledger, delta).guarantees[0].why_not
         raise InputError(f"{name}: nothing is proven, so there is nothing to certify ({why})")
     if ledger.model is None:
         raise InputError(f"{name}: the ledger does not say which model the run left")
@@ -227,7 +227,7 @@ def _verdict(audit: dict[str, Any]) -> dict[str, Any]:
     """What may be said of an audit that the run has survived: never a score."""
     bounds = audit["one_run"] is not None
     return {
-        "verdict": "survived",
+        "verdict": certificates.SURVIVED,
         "attacks": [a["attack"] for a in audit["attacks"]] + ["canaries"] * bounds,
         "confidence": float(audit["confidence"]),
         "bounds": bounds,
