@@ -103,6 +103,8 @@ VOTES = "tests/test_sensitivity.py::test_one_record_moves_one_teachers_vote"
 WHITENING = "tests/methods/test_whitening.py"
 CACHE = "tests/data/test_cache.py"
 FROZEN = "tests/models/test_frozen.py"
+VERIFY = "tests/release/test_verify.py"
+RELEASE = "tests/release/test_release.py"
 
 DROPOUT = f"{HOLES}::Test1Dropout"
 SEEDS = f"{HOLES}::Test2Noise"
@@ -541,6 +543,93 @@ LEDGERS = [
         "found.voids += [why for why in self.ledger.voids if why not in found.voids]",
         "found.voids += []",
         (LEDGER_FILE,),
+    ),
+]
+
+RELEASES = [
+    Mutation(
+        "release/verify.py",
+        "what is claimed is not compared with the ledger",
+        "if where := difference(body[name], value, name):",
+        "if where := None:",
+        (VERIFY,),
+    ),
+    Mutation(
+        "release/verify.py",
+        "a ledger without an end is verified",
+        "    if not ledger.closed:\n",
+        "    if False:\n",
+        (f"{VERIFY}::test_a_ledger_without_its_end_is_noticed",),
+    ),
+    Mutation(
+        "release/verify.py",
+        "another iterate passes for the model of the run",
+        'if not found == ledger.model == body["weights"]:',
+        'if found != body["weights"]:',
+        (f"{VERIFY}::test_the_model_is_the_one_that_the_run_left",),
+    ),
+    Mutation(
+        "release/verify.py",
+        "an unsigned release passes where a key was given",
+        '        if wanted is not None:\n            problems.append(f"{CERTIFICATE}: is not',
+        '        if False:\n            problems.append(f"{CERTIFICATE}: is not',
+        (f"{VERIFY}::test_a_forgery_that_is_consistent_is_noticed_by_the_signature_alone",),
+    ),
+    Mutation(
+        "release/verify.py",
+        "any key will do",
+        "    if wanted is not None and not verdict.pinned:\n",
+        "    if False:\n",
+        (f"{VERIFY}::test_a_signature_by_another_key_is_not_the_pinned_one",),
+    ),
+    Mutation(
+        "release/verify.py",
+        "what a newer version made is guessed",
+        "newer = _version(made) > _version(__version__)",
+        "newer = False",
+        (f"{VERIFY}::test_what_a_newer_version_made_is_refused",),
+    ),
+    Mutation(
+        "release/certificate.py",
+        "the digest leaves out the ledger",
+        "if name not in SEALS}",
+        'if name not in (*SEALS, "ledger")}',
+        (f"{VERIFY}::test_the_signature_is_over_everything",),
+    ),
+    Mutation(
+        "release/making.py",
+        "an interrupted run is released",
+        "    if not ledger.closed:\n",
+        "    if False:\n",
+        (f"{RELEASE}::test_a_run_that_was_interrupted_is_refused",),
+    ),
+    Mutation(
+        "release/making.py",
+        "a run whose ε was refuted is released",
+        "    if audit and (\n",
+        "    if not audit and (\n",
+        (f"{RELEASE}::test_a_run_whose_epsilon_was_refuted_is_refused",),
+    ),
+    Mutation(
+        "release/making.py",
+        "weights that the run did not leave are written",
+        "if hash_of_file(part / MODEL) != source.ledger.model:",
+        "if False:",
+        (f"{RELEASE}::test_a_model_that_was_changed_after_training_is_refused",),
+    ),
+    Mutation(
+        "weights.py",
+        "the hash of weights leaves out their bytes",
+        "            digest.update(chunk)\n",
+        "",
+        (RELEASE,),
+    ),
+    Mutation(
+        "training/run.py",
+        "the frozen part of a model is not bound to the ledger",
+        "        step.whole = self.model\n",
+        "",
+        (f"{RELEASE}::test_the_whole_model_is_bound_as_it_is_saved",),
     ),
 ]
 
@@ -1683,15 +1772,15 @@ STEPS = [
     Mutation(
         "training/step.py",
         "steps may follow the end",
-        "            self.writer.close()\n",
+        "            self.writer.close(hash_of_model(self.whole))\n",
         "",
         (HOLES_LEDGER,),
     ),
     Mutation(
         "training/step.py",
         "the weights that a finished run leaves are not remembered",
-        ("            self._remember()\n            self.writer.close()"),
-        "            self.writer.close()",
+        ("            self._remember()\n            self.writer.close("),
+        "            self.writer.close(",
         (ISOLATION,),
     ),
     Mutation(
@@ -3470,7 +3559,7 @@ USED = [
 
 MUTATIONS = [
     *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
-    *HIDDEN, *RUNS, *DEVICES, *FEATURES, *RANKS, *TAPPED, *USED,
+    *HIDDEN, *RUNS, *DEVICES, *FEATURES, *RANKS, *TAPPED, *USED, *RELEASES,
 ]  # fmt: skip
 
 

@@ -11,12 +11,16 @@ if TYPE_CHECKING:  # for editors: at run time each is imported on first use
     from dpdt.errors import InputError
     from dpdt.ledger import Ledger
     from dpdt.release.loading import load
+    from dpdt.release.making import release
+    from dpdt.release.verify import verify
     from dpdt.training.loop import prepare, train
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use, so that accounting starts without torch.
 _HOMES = {
+    "release": "dpdt.release.making",
+    "verify": "dpdt.release.verify",
     "train": "dpdt.training.loop",
     "prepare": "dpdt.training.loop",
     "make_private_ready": "dpdt.algorithm.readiness",
@@ -34,7 +38,9 @@ __all__ = [
     "load",
     "make_private_ready",
     "prepare",
+    "release",
     "train",
+    "verify",
 ]
 
 

@@ -21,6 +21,8 @@ COMMANDS = {
     "compare": "Compare methods at the same proven ε.",
     "audit": "Try to break a guarantee.",
     "predict": "Say the class of new examples.",
+    "release": "Write a model and its certificate, to hand over.",
+    "verify": "Say whether a release is what it says.",
     "reproduce": "Draw a figure of the paper.",
     "data": "Say which data sets are here.",
 }

@@ -9,6 +9,6 @@ spent.
 
 from dpdt.ledger.ledger import Ledger
 from dpdt.ledger.records import Block, Header, Setting, Stretch
-from dpdt.ledger.writer import LedgerWriter
+from dpdt.ledger.writer import LedgerWriter, text_of
 
-__all__ = ["Block", "Header", "Ledger", "LedgerWriter", "Setting", "Stretch"]
+__all__ = ["Block", "Header", "Ledger", "LedgerWriter", "Setting", "Stretch", "text_of"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpdt.errors import InputError
-from dpdt.ledger.lines import header_of, setting_of, verified
+from dpdt.ledger.lines import header_of, model_of, setting_of, verified
 from dpdt.ledger.records import Header, Setting, Stretch
 
 
@@ -15,6 +15,7 @@ class Ledger:
     """A header, the runs of equal steps, and what left the run besides the last iterate.
 
     `voids` are reasons why nothing is guaranteed: facts that were found out during the run.
+    `model` is the hash of the weights that the run left, known only once it is closed.
     """
 
     header: Header
@@ -22,6 +23,7 @@ class Ledger:
     exports: list[str] = field(default_factory=list)
     voids: list[str] = field(default_factory=list)
     closed: bool = False
+    model: str | None = None
 
     @property
     def steps(self) -> int:
@@ -96,7 +98,7 @@ class Ledger:
                     case "void" if ledger is not None:
                         ledger.voids.append(str(record["why"]))
                     case "end" if ledger is not None and record["steps"] == ledger.steps:
-                        ledger.closed = True
+                        ledger.closed, ledger.model = True, model_of(record)
                     case kind:
                         raise ValueError(f"a record of kind {kind!r} cannot stand here")
             except (KeyError, TypeError, ValueError) as error:

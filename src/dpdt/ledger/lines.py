@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -70,6 +71,14 @@ def setting_of(record: dict[str, Any], blocks: int) -> Setting:
     if not all(math.isfinite(x) and x > 0 for x in values["penalties"]):
         raise ValueError("penalties must be finite and above 0")
     return Setting(**values)
+
+
+def model_of(record: dict[str, Any]) -> str | None:
+    """The hash of the weights that the end of a run names, if it names one."""
+    found = record.get("model")
+    if found is not None and not (isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found)):
+        raise ValueError("model is not a hash")
+    return found
 
 
 def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 from dpdt.errors import InputError
@@ -111,11 +112,15 @@ class LedgerWriter:
             self.ledger.voids.append(why)
             self.sync()
 
-    def close(self) -> None:
-        """Record that the run ended on purpose. Nothing may follow."""
+    def close(self, model: str | None = None) -> None:
+        """Record that the run ended on purpose. Nothing may follow.
+
+        `model` is the hash of the weights that it leaves. It is part of the last line, so that an
+        interrupted run says nothing about its model.
+        """
         if not self.ledger.closed:
-            self._write({"kind": "end", "steps": self.ledger.steps})
-            self.ledger.closed = True
+            self._write({"kind": "end", "steps": self.ledger.steps, "model": model})
+            self.ledger.closed, self.ledger.model = True, model
         self.pause()
 
     def pause(self) -> None:
@@ -138,6 +143,23 @@ class LedgerWriter:
             self._hash = chain(self._hash, record)
             self._file.write(json.dumps({**record, "hash": self._hash}) + "\n")
             self._file.flush()
+
+
+def text_of(ledger: Ledger) -> str:
+    """The file of a ledger that was kept in memory."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        writer = LedgerWriter(ledger.header)
+        writer.open(path)
+        writer.adopt(ledger.runs)
+        for what in ledger.exports:
+            writer.export(what)
+        for why in ledger.voids:
+            writer.void(why)
+        if ledger.closed:
+            writer.close(ledger.model)
+        writer.pause()
+        return path.read_text("utf-8")
 
 
 def _sync_folder(path: Path) -> None:

@@ -4,6 +4,7 @@ config.toml      the whole configuration
 ledger.jsonl     what was done; all that accounting needs
 metrics.jsonl    a line for each epoch: ε so far
 result.json      what a comparison keeps of a run
+release.json     which model was released, and where to
 private/         mode 0700. It holds the model until it is released, losses, counts, a line of
                  diagnostics for each step, the checkpoint that an interrupted run continues from,
                  and what audits found. It also holds the accuracy after each epoch, which would
@@ -33,6 +34,7 @@ LEDGER, CONFIG, METRICS, RESULT, PRIVATE = (
     "result.json",
     "private",
 )
+RELEASES = "release.json"
 AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"  # in private/
 DIAGNOSTICS, DIAGRAM = "diagnostics.jsonl", "diagnostics.png"  # in private/
 CHECKPOINT, MODEL, SHADOWS, CURVES = "checkpoint.pt", "model.safetensors", "shadows", "audit.png"
@@ -209,6 +211,26 @@ class Run:
             raise InputError(
                 f"{path}: the run's model cannot be read ({str(error).splitlines()[0]})"
             ) from None
+
+    @property
+    def model_path(self) -> Path:
+        """The weights that a finished run left."""
+        return self._private(MODEL)
+
+    @property
+    def private_path(self) -> Path:
+        """Where everything is that must never be published."""
+        return self.path / PRIVATE
+
+    def released(self) -> dict[str, Any] | None:
+        """Which model was released, if one was."""
+        path = self.path / RELEASES
+        return _read(path) if path.is_file() else None
+
+    def write_released(self, record: dict[str, Any]) -> None:
+        part = self.path / f"{RELEASES}.part"
+        part.write_text(json.dumps(record, indent=2), "utf-8")
+        part.replace(self.path / RELEASES)
 
     def _private(self, name: str) -> Path:
         return self.path / PRIVATE / name

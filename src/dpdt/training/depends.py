@@ -16,6 +16,7 @@ import numpy
 import randomgen
 import torch
 
+from dpdt.code import code_hash
 from dpdt.config import Config
 from dpdt.data.access import fingerprint
 from dpdt.distributed.world import World
@@ -27,17 +28,13 @@ RANKS, MACHINE = "number of ranks", "processor or number of threads"
 
 def surroundings() -> dict[str, Any]:
     """What every number depends on besides settings and data."""
-    package = Path(__file__).parents[1]
-    code = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        code.update(str(source.relative_to(package)).encode() + source.read_bytes())
     machine = [
         platform.machine(),
         torch.backends.cpu.get_cpu_capability(),
         torch.get_num_threads(),
     ]
     return {
-        "version of dpdt": code.hexdigest(),
+        "version of dpdt": code_hash(Path(__file__).parents[1]),
         "versions of torch, numpy and randomgen": [
             m.__version__ for m in (torch, numpy, randomgen)
         ],

@@ -157,6 +157,7 @@ class Assembled:
             overwrite=overwrite,
             world=world or World.join(),
         )
+        step.whole = self.model
         if step.plan.problem != problem_of(config):
             raise InputError(
                 "model.name: the model that was built is not the one that the guarantee of this "

@@ -38,6 +38,7 @@ from dpdt.training import earlier
 from dpdt.training.device import repeatable
 from dpdt.training.loader import Loader
 from dpdt.training.recorded import begins_with, runs_of, steps_of
+from dpdt.weights import hash_of_model
 
 
 class Step:
@@ -59,7 +60,7 @@ class Step:
     ):
         self.engine, self.loader, self.plan = engine, loader, plan
         self.delta = plan.training.privacy.delta
-        self.noise, self.world = noise, world
+        self.noise, self.world, self.whole = noise, world, model  # whole: with what is frozen
         self.whitened = whitened  # the model that is trained, if it is not the user's own
         self.writer = LedgerWriter(plan.header)
         self.run = secrets.token_hex(16)  # which run this is; says nothing about it
@@ -162,7 +163,7 @@ class Step:
             self.engine.finish()
             self._settle()
             self._remember()
-            self.writer.close()
+            self.writer.close(hash_of_model(self.whole))
 
     def pause(self) -> None:
         """Stop early. The run can be continued from an earlier `state_dict()`.

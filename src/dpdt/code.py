@@ -1,0 +1,29 @@
+"""Which code this is: a hash of the package's own, and the versions of what it stands on."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+STANDS_ON = ("torch", "numpy", "scipy", "randomgen", "dp-accounting", "safetensors")
+
+
+def code_hash(package: Path) -> str:
+    """A hash of every Python file below a folder."""
+    code = hashlib.sha256()
+    for source in sorted(package.rglob("*.py")):
+        code.update(str(source.relative_to(package)).encode() + source.read_bytes())
+    return code.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that numbers depend on; none is imported."""
+    found = {"python": platform.python_version()}
+    for name in STANDS_ON:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found

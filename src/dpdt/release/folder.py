@@ -1,0 +1,48 @@
+"""A folder that appears as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpdt.errors import InputError
+
+
+@contextmanager
+def building(to: Path) -> Iterator[Path]:
+    """A new folder to fill. Once filled, and on the disk itself, it gets its name."""
+    part = to.with_name(f"{to.name}.part") if to.name else to
+    if os.path.lexists(to):
+        raise InputError(f"{to}: already exists; a release never overwrites anything")
+    try:
+        part.mkdir(parents=True)
+    except FileExistsError:
+        raise InputError(
+            f"{part}: is left from a release that was cut short, and holds nothing complete; "
+            "delete it"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{to}: cannot be created ({error.strerror})") from None
+    try:
+        yield part
+        for place, _, names in os.walk(part):
+            for name in (*names, "."):
+                sync(Path(place) / name)
+        os.rename(part, to)
+        sync(to.parent)
+    except OSError as error:
+        raise InputError(f"{to}: cannot be written ({error.strerror})") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk itself."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,283 @@
+"""Makes a release: a folder with model, configuration, certificate and card, once per run.
+
+Guarantees: nothing is written unless an ε is proven for the run as it was, and no audit has refuted
+it. The weights are those that the run left, as its ledger says. The folder was verified before it
+has its name.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from dpdt import data, models
+from dpdt.accounting import account
+from dpdt.data.access import count
+from dpdt.errors import ArgumentError, InputError
+from dpdt.ledger import Ledger, text_of
+from dpdt.models.loss import accuracy
+from dpdt.release import certificate as certificates
+from dpdt.release import hidden, rebuilding, signing
+from dpdt.release.canonical import dump
+from dpdt.release.card import card
+from dpdt.release.certificate import CARD, CERTIFICATE, CONFIG, MODEL, Said
+from dpdt.release.folder import building
+from dpdt.release.verify import verify
+from dpdt.runs import Run
+from dpdt.training.loop import Fitted
+from dpdt.training.run import load
+from dpdt.weights import hash_of_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """What was released, and what is left of the run that nobody may see."""
+
+    path: Path
+    digest: str
+    weights: str
+    guarantee: dict[str, Any]
+    signer: str | None = None  # fingerprint of the key that signed
+    left: dict[str, str] = field(default_factory=dict)  # in private/, and why it is dangerous
+    forgotten: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "path": str(self.path)}
+
+    def words(self) -> str:
+        """What to tell a person."""
+        lines = [f"released to {self.path}, and verified"]
+        lines.append(
+            f"signed by {self.signer}"
+            if self.signer
+            else "not signed: this protects against accidents, not against forgery; see --sign"
+        )
+        if self.left:
+            lines.append("still in private/, and never to be published (--forget deletes it):")
+            lines += [f"- {name}: {why}" for name, why in self.left.items()]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A trained model, with all that a release says of it."""
+
+    name: str  # for messages
+    model: nn.Module
+    learner: nn.Module
+    config: dict[str, Any]  # config.json
+    text: str  # the ledger's file
+    ledger: Ledger
+    delta: float
+    save: Callable[[Path], None]  # writes the weights to a file
+    audit: dict[str, Any] | None = None
+    run: Run | None = None
+
+
+def release(
+    result: Fitted | str | Path,
+    *,
+    to: str | Path | None = None,
+    sign: str | Path | None = None,
+    description: str | None = None,
+    license: str | None = None,
+    public_test: Any = None,
+    labels: list[str] | None = None,
+    forget: bool = False,
+    ask: signing.Ask | None = None,
+) -> Released:
+    """Write a folder with a trained model and a certificate of what it guarantees.
+
+    Args:
+        result: what `dpdt.train` returned, or the folder of a finished run.
+        to: the folder to write, which must not exist; for a run, release/ in its folder.
+        sign: a file with an Ed25519 private key.
+        description: of the training data, for the card.
+        license: its identifier, for the card.
+        public_test: held-out examples that are public, on which accuracy is measured for the card.
+            For the folder of a run, True stands for its own held-out examples.
+        labels: names of the classes, for a model of one's own.
+        forget: delete everything in the run's private/ once the release is complete.
+        ask: gives the passphrase of the key, if the environment has none.
+    """
+    words = {
+        "description": certificates.checked_text("description", description),
+        "license": certificates.checked_license(license),
+    }
+    key = None if sign is None else signing.private_key(sign, ask)
+    if isinstance(result, Fitted):
+        if to is None:
+            raise ArgumentError("to", "must name a folder for the release")
+        if forget:
+            raise ArgumentError("forget", "is for the folder of a run; nothing is kept here")
+        source, folder = _of_fitted(result, labels), Path(to)
+    else:
+        run = Run.open(result)
+        folder = Path(to) if to is not None else run.path / "release"
+        source = _of_run(run, folder)
+    said = Said(
+        created=_date(source.run),
+        accuracy=_accuracy(source, public_test),
+        audit=source.audit,
+        **words,
+    )
+    return _told(source, folder, _written(source, folder, said, key), forget)
+
+
+def _told(source: Source, folder: Path, body: dict[str, Any], forget: bool) -> Released:
+    """Note in the run what was released, and forget the rest if that was asked for."""
+    if source.run is not None:
+        names = ("created", "digest", "weights")
+        source.run.write_released({"to": folder.name, **{name: body[name] for name in names}})
+        if forget:
+            hidden.forget(source.run)
+    seal = body["signature"]
+    return Released(
+        path=folder,
+        digest=body["digest"],
+        weights=body["weights"],
+        guarantee=body["guarantee"],
+        signer=seal and signing.fingerprint(bytes.fromhex(seal["public_key"])),
+        left=hidden.left(source.run) if source.run else {},
+        forgotten=forget,
+    )
+
+
+def certifiable(name: str, ledger: Ledger, delta: float, audit: dict[str, Any] | None) -> None:
+    """Refuse what must not be released. The one place that says no."""
+    if not ledger.closed:
+        raise InputError(
+            f"{name}: was interrupted and has no end, so it cannot be released; finish it with "
+            f"dpdt train --resume {name}"
+        )
+    found = certificates.derived(ledger, delta)
+    if found["guarantee"] is None:
+        why = account(ledger, delta).guarantees[0].why_not
+        raise InputError(f"{name}: nothing is proven, so there is nothing to certify ({why})")
+    if ledger.model is None:
+        raise InputError(f"{name}: the ledger does not say which model the run left")
+    if audit and (
+        audit["refuted"] or (audit["measured_epsilon"] or 0.0) > found["guarantee"]["epsilon"]
+    ):
+        raise InputError(
+            f"{name}: an audit has refuted the proven ε, so something is wrong with the run or "
+            "with dpdt, and nothing is certified"
+        )
+
+
+def _of_run(run: Run, folder: Path) -> Source:
+    """A finished run, as its folder has it."""
+    ledger, chosen, found = run.ledger(), run.config, run.audit()
+    certifiable(str(run.path), ledger, chosen.privacy.delta, found)
+    before = run.released()
+    if before is not None and before.get("weights") != ledger.model:
+        raise InputError(f"{run.path}: has released another model before, and a run has only one")
+    if folder.resolve().is_relative_to(run.private_path.resolve()):
+        raise InputError(f"{folder}: lies in the private folder of the run")
+    if not run.model_path.is_file():
+        raise InputError(
+            f"{run.path}: has no model any more, since it was forgotten; copy its release"
+        )
+    facts = data.facts(chosen.data.name, chosen.data.limit)
+    model = models.build(chosen.model, facts, chosen.train.seed)
+    run.load_model(model)
+    learner = models.learner(model, chosen.model, chosen.train.augment)
+    return Source(
+        name=str(run.path),
+        model=model.eval(),
+        learner=learner.eval(),
+        config=rebuilding.of_run(chosen, model, learner),
+        text=run.ledger_path.read_bytes().decode(),
+        ledger=ledger,
+        delta=chosen.privacy.delta,
+        save=lambda path: _copied(run.model_path, path),
+        audit=found and _verdict(found),
+        run=run,
+    )
+
+
+def _of_fitted(result: Fitted, labels: list[str] | None) -> Source:
+    """What `dpdt.train` returned."""
+    from safetensors.torch import save_model
+
+    certifiable("the run", result.ledger, result.privacy.delta, None)
+    return Source(
+        name="the model",
+        model=result.model,
+        learner=result.model,
+        config=rebuilding.of_model(result.model, labels),
+        text=text_of(result.ledger),
+        ledger=result.ledger,
+        delta=result.privacy.delta,
+        save=lambda path: save_model(result.model, str(path)),
+    )
+
+
+def _copied(source: Path, path: Path) -> None:
+    shutil.copyfile(source, path)
+
+
+def _verdict(audit: dict[str, Any]) -> dict[str, Any]:
+    """What may be said of an audit that the run has survived: never a score."""
+    bounds = audit["one_run"] is not None
+    return {
+        "verdict": certificates.SURVIVED,
+        "attacks": [a["attack"] for a in audit["attacks"]] + ["canaries"] * bounds,
+        "confidence": float(audit["confidence"]),
+        "bounds": bounds,
+    }
+
+
+def _date(run: Run | None) -> str:
+    """Today, or the day of the first release, so that releases of one run are the same."""
+    before = run and run.released()
+    return str(before["created"] if before else date.today())
+
+
+def _accuracy(source: Source, public_test: Any) -> dict[str, Any] | None:
+    """The accuracy on public examples. Without any nothing is said."""
+    if public_test is None or public_test is False:
+        return None
+    if public_test is True:
+        if source.run is None:
+            raise ArgumentError("public_test", "must be examples here, such as a pair (x, y)")
+        chosen = source.run.config
+        public_test = data.set_aside(load(chosen), chosen.data.public)[1].test
+    value = accuracy(source.learner.eval(), public_test)
+    return {"value": float(value), "examples": count(public_test)}
+
+
+def _written(source: Source, folder: Path, said: Said, key: Any) -> dict[str, Any]:
+    """Write the folder, and verify it before it gets its name."""
+    with building(folder) as part:
+        source.save(part / MODEL)
+        if hash_of_file(part / MODEL) != source.ledger.model:
+            raise InputError(
+                f"{source.name}: its weights are not those that the run left; only these are "
+                "covered by its ledger"
+            )
+        (part / CONFIG).write_bytes(dump(source.config))
+        body = certificates.claims(source.text, source.ledger, source.delta, said)
+        (part / CARD).write_text(card(body, source.config), "utf-8")
+        body["files"] = {
+            path.relative_to(part).as_posix(): {
+                "sha256": certificates.hash_of(path),
+                "size": path.stat().st_size,
+            }
+            for path in sorted(part.rglob("*"))
+            if path.is_file()
+        }
+        body |= {"digest": certificates.digest(body), "signature": None}
+        if key is not None:
+            body["signature"] = signing.signed(key, certificates.signed_part(body))
+        (part / CERTIFICATE).write_bytes(dump(body))
+        verdict = verify(part)
+        if not verdict.ok:
+            raise InputError(f"{folder}: was not written, since {verdict.problems[0]}")
+    return body
