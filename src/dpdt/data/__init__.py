@@ -33,7 +33,6 @@ __all__ = [
     "channels_first",
     "facts",
     "folder",
-    "holds_bytes",
     "load",
     "missing",
     "scale",
@@ -92,13 +91,6 @@ def _facts(name: str) -> Facts:
     raise InputError(
         f"data.name: must be one of {', '.join(DATA)} or the path of an .npz file, found {name!r}"
     )
-
-
-def holds_bytes(name: str) -> bool:
-    """Whether the inputs of an .npz file are bytes, which are scaled."""
-    from dpdt.data import formats
-
-    return bool(formats.npz(Path(name))["x_train"].dtype == "uint8")
 
 
 def load(name: str, limit: int | None = None) -> Examples:

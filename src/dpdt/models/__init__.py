@@ -31,7 +31,6 @@ _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
         f.shape, f.classes, width=m.width, layers=m.layers or describe.VIT_LAYERS, patch=m.patch
     ),
 }
-NAMES = (*_DESCRIBE, *describe.GPT2)  # every other name is a folder
 IMAGES = ("cnn", "convnet", "resnet18", "scatter", "vit-small")
 
 

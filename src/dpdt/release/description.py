@@ -115,10 +115,19 @@ class Description:
         if set(found) != set(KEYS):
             raise InputError(f"must have the keys {', '.join(KEYS)}, found {', '.join(found)}")
         if not isinstance(found["class"], str):
-            raise InputError(f"class: must be a name, found {found['class']!r}")
+            raise InputError(f"class: must be a name, found {found['class']!r:.50}")
+        if not all(map(_is_shape, _table(found["trained"], "trained").values())):
+            raise InputError("trained: must be names with shapes")
+        known = _table(found["facts"], "facts")
+        if set(known) != {"shape", "classes", "text", "name"}:
+            raise InputError("facts: must have the keys shape, classes, text, name")
         if found["model"] is None:
+            if any(value is not None for value in known.values()):
+                raise InputError("facts: must be null for a model of one's own")
             return cls(kind=found["class"])
-        facts = _facts(_table(found["facts"], "facts"))
+        facts, settings = _facts(known), _table(found["model"], "model")
+        if not isinstance(settings.get("name"), str):
+            raise InputError(f"model.name: must be a name, found {settings.get('name')!r:.50}")
         scale, labels, backbone = found["inputs"], found["labels"], found["backbone"]
         if (scale is None) != facts.text:
             raise InputError("inputs: must be null exactly where inputs are texts")
@@ -130,7 +139,7 @@ class Description:
             raise InputError(f"labels: must be null, or {facts.classes} names")
         return cls(
             kind=found["class"],
-            model=_table(found["model"], "model"),
+            model=settings,
             backbone=None if backbone is None else _table(backbone, "backbone"),
             facts=facts,
             scale=None if scale is None else _scale(_table(scale, "inputs")),
@@ -142,6 +151,12 @@ def _table(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{what}: must be a table, found {value!r:.50}")
     return value
+
+
+def _is_shape(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) > 64:
+        return False
+    return all(is_integer(n) and 0 <= n < 1 << 62 for n in value)
 
 
 def _facts(table: Mapping[str, Any]) -> Facts:

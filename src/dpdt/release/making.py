@@ -23,10 +23,12 @@ from dpdt.errors import ArgumentError, InputError
 from dpdt.ledger import Ledger, text_of
 from dpdt.models.loss import accuracy
 from dpdt.release import certificate as certificates
-from dpdt.release import hidden, rebuilding, signing
+from dpdt.release import hidden, signing
 from dpdt.release.canonical import dump
 from dpdt.release.card import card
-from dpdt.release.certificate import CARD, CERTIFICATE, CONFIG, MODEL, Said
+from dpdt.release.certificate import CARD, CERTIFICATE, CONFIG, EXTRA, MODEL, Said
+from dpdt.release.description import describe
+from dpdt.release.export import export
 from dpdt.release.folder import building
 from dpdt.release.verify import verify
 from dpdt.runs import Run
@@ -192,7 +194,7 @@ def _of_run(run: Run, folder: Path) -> Source:
         name=str(run.path),
         model=model.eval(),
         learner=learner.eval(),
-        config=rebuilding.of_run(chosen, model, learner),
+        config=describe(model, chosen),
         text=run.ledger_path.read_bytes().decode(),
         ledger=ledger,
         delta=chosen.privacy.delta,
@@ -211,7 +213,7 @@ def _of_fitted(result: Fitted, labels: list[str] | None) -> Source:
         name="the model",
         model=result.model,
         learner=result.model,
-        config=rebuilding.of_model(result.model, labels),
+        config=describe(result.model, labels=labels),
         text=text_of(result.ledger),
         ledger=result.ledger,
         delta=result.privacy.delta,
@@ -262,6 +264,7 @@ def _written(source: Source, folder: Path, said: Said, key: Any) -> dict[str, An
                 f"{source.name}: its weights are not those that the run left; only these are "
                 "covered by its ledger"
             )
+        export(source.model, part / EXTRA)
         (part / CONFIG).write_bytes(dump(source.config))
         body = certificates.claims(source.text, source.ledger, source.delta, said)
         (part / CARD).write_text(card(body, source.config), "utf-8")

@@ -22,10 +22,11 @@ from dpdt import __version__, weights
 from dpdt.accounting.guarantee import RELATIONS, short, shown
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.release import canonical, rebuilding, signing
+from dpdt.release import canonical, signing
 from dpdt.release import certificate as certificates
 from dpdt.release.card import card
 from dpdt.release.certificate import CARD, CERTIFICATE, CONFIG, EXTRA, MODEL
+from dpdt.release.description import Description
 
 CLOSE = 1e-9  # relative difference of numbers that count as equal
 DEEPEST = 4  # folders in a release
@@ -281,9 +282,12 @@ def _check_content(root: Path, body: dict[str, Any], ledger: Ledger, problems: l
         config = canonical.load(raw)
     except ValueError as error:
         raise _no(f"cannot be used; {error}", CONFIG) from None
-    wrong = rebuilding.misshapen(config)
-    if wrong or not canonical.is_canonical(raw, config):
-        raise _no(wrong or "is not written as configurations are", CONFIG)
+    try:
+        Description.of(config, CONFIG)
+    except InputError as error:
+        raise _No(str(error)) from None
+    if not canonical.is_canonical(raw, config):
+        raise _no("is not written as configurations are", CONFIG)
     if any(shapes.get(n, tuple(s)) != tuple(s) for n, s in config["trained"].items()):
         problems.append(f"{CONFIG}: has other shapes than {MODEL}")
     if canonical.read(root / CARD) != card(body, config).encode():

@@ -189,11 +189,6 @@ class Run:
     def remove_checkpoint(self) -> None:
         self._private(CHECKPOINT).unlink(missing_ok=True)
 
-    @property
-    def model_path(self) -> Path:
-        """Where the model is, once the run is finished."""
-        return self._private(MODEL)
-
     def save_model(self, model: Any) -> None:
         from safetensors.torch import save_model
 
