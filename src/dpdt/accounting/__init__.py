@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from dpdt.accounting.composition import Composition
 from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Measurement, Privacy
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.accounting.paper import Paper, PaperPerBlock
+from dpdt.accounting.several import Total, together
 from dpdt.errors import InputError
 from dpdt.ledger import Header, Ledger, Setting
 
@@ -20,7 +22,9 @@ __all__ = [
     "Guarantee",
     "Measurement",
     "Privacy",
+    "Total",
     "account",
+    "account_together",
     "by_name",
     "check_delta",
 ]
@@ -62,6 +66,13 @@ def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) ->
         guarantees=guarantees,
         closed=ledger.closed,
     )
+
+
+def account_together(ledgers: Sequence[Ledger], delta: float) -> Total:
+    """What several runs on the same data cost one record together (several.py)."""
+    for ledger in ledgers:
+        _check_ledger(ledger)
+    return together(ledgers, delta)
 
 
 def check_delta(delta: float, examples: int, *, allow_large: bool = False) -> None:
