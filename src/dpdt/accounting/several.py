@@ -66,31 +66,33 @@ def together(ledgers: Sequence[Ledger], delta: float) -> Total:
     Guarantees: whoever sees what left these runs learns no more about one record, of the unit and
     under the relation of the result, than `epsilon` and δ allow. The order does not matter.
     """
-    headers = [ledger.header for ledger in ledgers]
+    each = tuple(_epsilon(ledger, delta) for ledger in ledgers)
+    kept = [ledger for ledger, epsilon in zip(ledgers, each, strict=True) if epsilon < math.inf]
+    headers = [ledger.header for ledger in kept or ledgers]
     units = tuple(sorted({header.unit for header in headers}))
     added = all(header.relation == "add-remove" for header in headers)
     relation = "add-remove" if added else "replace-one"
-    costs, each, reasons = [], [], []
-    for ledger in ledgers:
-        own = ledger.header.relation
-        by_itself, among = (_cheapest(ledger, r, delta) for r in (own, relation))
-        each.append(math.inf if by_itself is None else by_itself.epsilon(own, delta))
-        if among is None or math.isinf(each[-1]):
-            reasons.append(_why_not(ledger))
-        else:
-            reasons.append("")
-            costs.append(among)
-    cost = Cost.sum(costs)
+    costs = (_cheapest(ledger, relation, delta) for ledger in kept)
+    cost = Cost.sum(found for found in costs if found is not None)
     return Total(
         delta=delta,
         unit=units[0] if len(units) == 1 else "example",
         relation=relation,
         bounded=cost.epsilon(relation, delta),
-        each=tuple(each),
-        reasons=tuple(reasons),
+        each=each,
+        reasons=tuple(
+            "" if epsilon < math.inf else _why_not(ledger)
+            for ledger, epsilon in zip(ledgers, each, strict=True)
+        ),
         units=units,
         cost=cost,
     )
+
+
+def _epsilon(ledger: Ledger, delta: float) -> float:
+    """The ε of a run by itself."""
+    found = _cheapest(ledger, ledger.header.relation, delta)
+    return math.inf if found is None else found.epsilon(ledger.header.relation, delta)
 
 
 def _cheapest(ledger: Ledger, relation: str, delta: float) -> Cost | None:

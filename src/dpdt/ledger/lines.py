@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 from dpdt.errors import InputError
 from dpdt.ledger.records import Block, Header, Setting
 
-FORMAT = 2
+FORMAT = 3
 
 
 def chain(previous: str, record: dict[str, Any]) -> str:
@@ -70,6 +71,14 @@ def setting_of(record: dict[str, Any], blocks: int) -> Setting:
     if not all(math.isfinite(x) and x > 0 for x in values["penalties"]):
         raise ValueError("penalties must be finite and above 0")
     return Setting(**values)
+
+
+def seal_of(record: dict[str, Any]) -> str:
+    """The sealed identity of the data that a line stands for (seal.py)."""
+    seal = record["seal"]
+    if not (isinstance(seal, str) and re.fullmatch(r"[0-9a-f]{96}", seal)):
+        raise ValueError("seal must be 96 hexadecimal digits")
+    return seal
 
 
 def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class LedgerWriter:
         self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115 - closed by close()
         header = asdict(self.ledger.header)
         self._write({"kind": "header", "format": FORMAT, **header})
+        if self.ledger.data:
+            self._write({"kind": "data", "seal": self.ledger.data})
         for why in self.ledger.voids:
             self._write({"kind": "void", "why": why})
         self.sync()

@@ -11,10 +11,12 @@ import sys
 import time
 from typing import Any
 
+from dpdt import seal
 from dpdt.accounting import account
 from dpdt.accounting.composition import Composition
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
+from dpdt.errors import InputError
 from dpdt.runs import Run
 from dpdt.training.depends import same_ranks
 from dpdt.training.interrupt import Interrupt
@@ -81,7 +83,10 @@ class Recorder:
             print(said, file=sys.stderr)
         writer = self.step.writer
         if self.folder is not None:
+            mine = writer.ledger.data
             writer.reopen(self.folder.ledger_path)
+            if seal.differ(seal.own_key(), mine, writer.ledger.data):
+                raise InputError(f"{self.folder.path}: belongs to a run on other data")
         ledger = self.world.from_first(writer.ledger)
         if self.folder is None:
             writer.follow(ledger)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,16 +19,18 @@ from dpdt.config import Config, problem_of
 from dpdt.config.planning import check_canaries
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
+from dpdt.ledger import Ledger
 from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.ram import gigabytes
 from dpdt.models.loss import accuracy
 from dpdt.runs import Run
 from dpdt.training import device
-from dpdt.training.depends import depends_on, refuse_changes
+from dpdt.training.depends import depends_on, refuse_changes, same_ranks
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.loader import Loader
 from dpdt.training.loop import fit, prepare
 from dpdt.training.progress import Display, counting
+from dpdt.training.recorded import expected
 from dpdt.training.recorder import Recorder
 from dpdt.training.step import Step
 
@@ -153,6 +156,7 @@ class Assembled:
             absent=planted.absent if planted else None,
             pulls=planted.pulls if planted else None,
             using=config.training,
+            source=self.examples.source,
             diagnose=diagnose,
             overwrite=overwrite,
             world=world or World.join(),
@@ -180,8 +184,12 @@ def run(
     examples: data.Examples | None = None,
     resume: bool = False,
     world: World | None = None,
+    approve: Callable[[Ledger], None] | None = None,
 ) -> Outcome:
     """Train as configured, on `examples` if they are at hand already.
+
+    `approve` is shown the ledger that the whole run will have, before anything is written. It may
+    refuse by an InputError.
 
     An interrupt ends the run early. It leaves a checkpoint, and a folder that accounts for what was
     done. With `resume` the run goes on from there: bit for bit, or with fresh noise if the number
@@ -195,7 +203,7 @@ def run(
                 "them out"
             )
         show = show_progress and world.first
-        return _run(config, path, world, show, diagnose, examples, resume)
+        return _run(config, path, world, show, diagnose, examples, resume, approve)
 
 
 def _run(
@@ -206,6 +214,7 @@ def _run(
     diagnose: bool,
     examples: data.Examples | None,
     resume: bool,
+    approve: Callable[[Ledger], None] | None,
 ) -> Outcome:
     folder = Run.open(path) if resume and world.first else None
     state = folder.load_checkpoint() if folder else None
@@ -217,7 +226,11 @@ def _run(
         _say_size(config)
     if state is not None:
         refuse_changes(path, state["depends"], depends)
-    elif world.first:
+    if approve is not None and world.first:
+        recorded = folder.ledger() if folder else step.writer.ledger
+        exact = state is not None and same_ranks(state["depends"], depends)
+        approve(expected(step.plan, recorded, state and state["step"], exact=exact))
+    if world.first and not resume:
         folder = Run.create(path, config)
         if ready.planted:
             folder.write_canaries(ready.planted.record())
