@@ -1513,7 +1513,7 @@ FEATURES = [
     Mutation(
         "accounting/composition.py",
         "where all take part, replacing an example counts once",
-        'math.sqrt(total) * (2.0 if replaced and header.per_example else 1.0)',
+        "math.sqrt(total) * (2.0 if replaced and header.per_example else 1.0)",
         "math.sqrt(total)",
         (POISSON,),
     ),
@@ -2490,7 +2490,7 @@ ACCOUNTING = [
     Mutation(
         "accounting/__init__.py",
         "numbers that no run can have are accounted",
-        "    _check_ledger(ledger)\n",
+        "    check_ledger(ledger)\n",
         "",
         (COMPOSITION,),
     ),

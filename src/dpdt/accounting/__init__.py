@@ -27,6 +27,7 @@ __all__ = [
     "account_together",
     "by_name",
     "check_delta",
+    "check_ledger",
 ]
 
 # Composition is first: if nothing is proven, the table begins with why composition does not hold.
@@ -54,7 +55,7 @@ def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) ->
     Guarantees: `proven` of the result is an upper bound on the privacy loss of the run that the
     ledger describes, for its unit and relation.
     """
-    _check_ledger(ledger)
+    check_ledger(ledger)
     check_delta(delta, ledger.header.examples, allow_large=allow_large_delta)
     guarantees = tuple(accountant.guarantee(ledger, delta) for accountant in ACCOUNTANTS)
     return Privacy(
@@ -70,8 +71,8 @@ def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) ->
 
 def account_together(ledgers: Sequence[Ledger], delta: float) -> Total:
     """What several runs on the same data cost one record together (several.py)."""
-    for ledger in ledgers:
-        _check_ledger(ledger)
+    for each in ledgers:
+        check_ledger(each)
     return together(ledgers, delta)
 
 
@@ -97,7 +98,7 @@ def check_delta(delta: float, examples: int, *, allow_large: bool = False) -> No
         )
 
 
-def _check_ledger(ledger: Ledger) -> None:
+def check_ledger(ledger: Ledger) -> None:
     """Refuse numbers that no run can have, from which an accountant might make a small ε."""
     header = ledger.header
     for name in ("examples", "auxiliaries", "batches"):

@@ -251,7 +251,7 @@ class Privacy:
 def _bound(g: Guarantee, status: str) -> str:
     return (
         f"ε ≤ {shown(g.epsilon, ROUND_CEILING):9} {status:9} {g.accountant} · "
-        f"{RELATIONS[g.relation]} {g.unit} · δ = {_short(g.delta)} · {g.observer}"
+        f"{RELATIONS[g.relation]} {g.unit} · δ = {short(g.delta)} · {g.observer}"
     )
 
 
@@ -263,7 +263,7 @@ def _nothing(g: Guarantee) -> str:
     return f"    {'':9} no bound  {g.accountant} · {g.why_not}"
 
 
-def _short(x: float) -> str:
+def short(x: float) -> str:
     """1e-05 as 1e-5."""
     return f"{x:g}".replace("e-0", "e-")
 

@@ -33,7 +33,7 @@ def begins_with(runs: list[Stretch], first: list[Stretch]) -> bool:
     return mine[: len(theirs)] == theirs
 
 
-def expected(plan: Plan, recorded: Ledger, state: dict[str, Any] | None, *, exact: bool) -> Ledger:
+def continued(plan: Plan, recorded: Ledger, state: dict[str, Any] | None, *, exact: bool) -> Ledger:
     """The ledger that a run will have at its end, if it goes on from a state, or begins.
 
     A run that goes on exactly does not record again what is recorded.

@@ -25,13 +25,12 @@ from dpdt.methods.ram import gigabytes
 from dpdt.models.loss import accuracy
 from dpdt.runs import Run
 from dpdt.training import device
-from dpdt.training.depends import depends_on, refuse_changes, same_ranks
+from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.loader import Loader
 from dpdt.training.loop import fit, prepare
 from dpdt.training.progress import Display, counting
-from dpdt.training.recorded import expected
-from dpdt.training.recorder import Recorder
+from dpdt.training.recorder import Recorder, expected
 from dpdt.training.step import Step
 
 NOTABLE = 100_000_000  # bytes
@@ -184,7 +183,7 @@ def run(
     examples: data.Examples | None = None,
     resume: bool = False,
     world: World | None = None,
-    approve: Callable[[Ledger], None] | None = None,
+    approve: Callable[[Ledger], None] = lambda ledger: None,
 ) -> Outcome:
     """Train as configured, on `examples` if they are at hand already.
 
@@ -214,7 +213,7 @@ def _run(
     diagnose: bool,
     examples: data.Examples | None,
     resume: bool,
-    approve: Callable[[Ledger], None] | None,
+    approve: Callable[[Ledger], None],
 ) -> Outcome:
     folder = Run.open(path) if resume and world.first else None
     state = folder.load_checkpoint() if folder else None
@@ -222,19 +221,13 @@ def _run(
     ready = Assembled.of(config, examples, folder, show_progress=show_progress)
     depends = ready.depends(config, world)
     step, loader = ready.prepare(config, diagnose, overwrite=examples is None, world=world)
-    if world.first:
-        _say_size(config)
     if state is not None:
         refuse_changes(path, state["depends"], depends)
-    if approve is not None and world.first:
-        recorded = folder.ledger() if folder else step.writer.ledger
-        exact = state is not None and same_ranks(state["depends"], depends)
-        approve(expected(step.plan, recorded, state and state["step"], exact=exact))
+    if world.first:
+        approve(expected(step, folder, state, depends))
+        _say_size(config)
     if world.first and not resume:
-        folder = Run.create(path, config)
-        if ready.planted:
-            folder.write_canaries(ready.planted.record())
-        step.writer.open(folder.ledger_path)
+        folder = _begin(path, config, ready, step)
     display = Display(loader.steps, config.train.epochs, show_progress)
     with display, Interrupt() as interrupt:
         recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
@@ -271,6 +264,15 @@ def _run(
         finished=finished,
         ways=step.engine.executor.words() if hasattr(step.engine, "executor") else [],
     )
+
+
+def _begin(path: Path, config: Config, ready: Assembled, step: Step) -> Run:
+    """The folder of a new run, with its ledger begun."""
+    folder = Run.create(path, config)
+    if ready.planted:
+        folder.write_canaries(ready.planted.record())
+    step.writer.open(folder.ledger_path)
+    return folder
 
 
 def _keep(folder: Run, model: nn.Module | None, finished: bool) -> None:
