@@ -63,6 +63,9 @@ BOUND = "tests/algorithm/test_bound.py"
 CALIBRATE = "tests/accounting/test_calibrate.py"
 ALLOCATE = "tests/accounting/test_allocate.py"
 ALLOCATION = "tests/methods/test_allocation.py"
+BUDGET = "tests/release/test_budget.py"
+SEAL = "tests/test_seal.py"
+SEVERAL = "tests/accounting/test_several.py"
 CANARIES = "tests/audit/test_canaries.py"
 CLI = "tests/cli/test_cli.py"
 COMPARE = "tests/cli/test_compare.py"
@@ -2298,6 +2301,118 @@ PLANS = [
 ]
 
 ACCOUNTING = [
+    Mutation(
+        "seal.py",
+        "seals have no salt",
+        "salt = secrets.token_bytes(PART)",
+        "salt = bytes(PART)",
+        (SEAL,),
+    ),
+    Mutation(
+        "seal.py",
+        "the identity stands in a seal as it is",
+        'body = _xor(identity(key, content), _mac(key, b"pad", salt))',
+        "body = identity(key, content)",
+        (SEAL,),
+    ),
+    Mutation(
+        "seal.py",
+        "a seal of another key opens",
+        'if not hmac.compare_digest(check, _mac(key, b"check", salt + body)):',
+        "if False:",
+        (SEAL,),
+    ),
+    Mutation(
+        "accounting/cost.py",
+        "runs add up in μ, not μ²: the largest counts",
+        "mu=math.hypot(*(cost.mu for cost in found)),",
+        "mu=max((cost.mu for cost in found), default=0.0),",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/cost.py",
+        "steps of equal runs are counted once",
+        "number[rate, mu] += steps",
+        "number[rate, mu] = steps",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/cost.py",
+        "what is Gaussian beside sampled steps is left out",
+        "    if cost.mu > 0:\n        accountant",
+        "    if False:\n        accountant",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/several.py",
+        "runs that replace are accounted with those that add as adding",
+        'relation = "add-remove" if added else "replace-one"',
+        'relation = "add-remove"',
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/several.py",
+        "the last iterate's bound counts for a run that may go on",
+        "    if ledger.closed:\n",
+        "    if True:\n",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/several.py",
+        "what guarantees nothing costs nothing",
+        "return math.inf if any(self.reasons) else self.bounded",
+        "return self.bounded",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "shared auxiliaries are replaced as if they were sampled",
+        "if header.rate >= 1.0 or (replaced and not header.per_example):",
+        "if header.rate >= 1.0:",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "release/budget.py",
+        "runs of unknown data count to none",
+        "runs = (*mine, *unopened)",
+        "runs = tuple(mine)",
+        (BUDGET,),
+    ),
+    Mutation(
+        "release/budget.py",
+        "a limit does not count runs of unknown data",
+        "in (identity, None)]",
+        "in (identity,)]",
+        (BUDGET,),
+    ),
+    Mutation(
+        "release/found.py",
+        "a ledger with the seal of a longer one counts for nothing",
+        "(mine.setting, mine.start) == (last.setting, last.start) and mine.steps >= last.steps",
+        "mine.steps >= last.steps",
+        (BUDGET,),
+    ),
+    Mutation(
+        "release/found.py",
+        "a folder that cannot be looked into is passed over",
+        "os.walk(folder, onerror=refuse)",
+        "os.walk(folder)",
+        (BUDGET,),
+    ),
+    Mutation(
+        "training/run.py",
+        "a run is begun although it was refused",
+        "        approve(expected(step, folder, state, depends))\n",
+        "",
+        (BUDGET,),
+    ),
+    Mutation(
+        "training/recorder.py",
+        "a run goes on though its ledger is of other data",
+        "if seal.differ(seal.own_key(), mine, writer.ledger.data):",
+        "if False:",
+        (BUDGET,),
+    ),
     Mutation(
         "accounting/composition.py",
         "the sensitivity is C/K, not 2C/K",

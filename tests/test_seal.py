@@ -1,4 +1,4 @@
-"""Seals: the holder of the key sees which runs used the same data, and nobody else sees anything."""
+"""Seals: the holder of the key sees which runs used the same data. Nobody else sees anything."""
 
 import os
 import stat

@@ -98,7 +98,7 @@ def test_one_run_that_replaces_makes_all_replace():
 
 
 def test_shared_auxiliaries_are_replaced_without_sampling():
-    """Their absent example does not contribute 0, so the relation of dp-accounting is not theirs."""
+    """Their absent example does not contribute 0, as dp-accounting's relation takes it to."""
     shared, partition = closed(poisson([(1.0, 5.0, 50)])), closed(ledger([(1.0, 5.0, 50)]))
     mu = math.sqrt(50) * 2 / 4 / 5.0
     assert account_together([shared], DELTA).relation == "add-remove"
