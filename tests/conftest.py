@@ -18,9 +18,10 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
-    """No test reads or writes the user's cache."""
+    """No test reads or writes the user's cache or key."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPDT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("DPDT_KEY", str(tmp_path_factory.mktemp("key") / "key"))
         yield
 
 

@@ -63,6 +63,9 @@ BOUND = "tests/algorithm/test_bound.py"
 CALIBRATE = "tests/accounting/test_calibrate.py"
 ALLOCATE = "tests/accounting/test_allocate.py"
 ALLOCATION = "tests/methods/test_allocation.py"
+BUDGET = "tests/release/test_budget.py"
+SEAL = "tests/test_seal.py"
+SEVERAL = "tests/accounting/test_several.py"
 CANARIES = "tests/audit/test_canaries.py"
 CLI = "tests/cli/test_cli.py"
 COMPARE = "tests/cli/test_compare.py"
@@ -597,14 +600,14 @@ RELEASES = [
         (f"{VERIFY}::test_the_signature_is_over_everything",),
     ),
     Mutation(
-        "release/making.py",
+        "release/sources.py",
         "an interrupted run is released",
         "    if not ledger.closed:\n",
         "    if False:\n",
         (f"{RELEASE}::test_a_run_that_was_interrupted_is_refused",),
     ),
     Mutation(
-        "release/making.py",
+        "release/sources.py",
         "a run whose ε was refuted is released",
         "    if audit and (\n",
         "    if not audit and (\n",
@@ -1653,8 +1656,8 @@ FEATURES = [
     Mutation(
         "accounting/composition.py",
         "where all take part, replacing an example counts once",
-        'both = 2.0 if ledger.header.relation == "replace-one" else 1.0',
-        "both = 1.0",
+        "math.sqrt(total) * (2.0 if replaced and header.per_example else 1.0)",
+        "math.sqrt(total)",
         (POISSON,),
     ),
     Mutation(
@@ -2439,6 +2442,118 @@ PLANS = [
 
 ACCOUNTING = [
     Mutation(
+        "seal.py",
+        "seals have no salt",
+        "salt = secrets.token_bytes(PART)",
+        "salt = bytes(PART)",
+        (SEAL,),
+    ),
+    Mutation(
+        "seal.py",
+        "the identity stands in a seal as it is",
+        'body = _xor(identity(key, content), _mac(key, b"pad", salt))',
+        "body = identity(key, content)",
+        (SEAL,),
+    ),
+    Mutation(
+        "seal.py",
+        "a seal of another key opens",
+        'if not hmac.compare_digest(check, _mac(key, b"check", salt + body)):',
+        "if False:",
+        (SEAL,),
+    ),
+    Mutation(
+        "accounting/cost.py",
+        "runs add up in μ, not μ²: the largest counts",
+        "mu=math.hypot(*(cost.mu for cost in found)),",
+        "mu=max((cost.mu for cost in found), default=0.0),",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/cost.py",
+        "steps of equal runs are counted once",
+        "number[rate, mu] += steps",
+        "number[rate, mu] = steps",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/cost.py",
+        "what is Gaussian beside sampled steps is left out",
+        "    if cost.mu > 0:\n        accountant",
+        "    if False:\n        accountant",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/several.py",
+        "runs that replace are accounted with those that add as adding",
+        'relation = "add-remove" if added else "replace-one"',
+        'relation = "add-remove"',
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/several.py",
+        "the last iterate's bound counts for a run that may go on",
+        "    if ledger.closed:\n",
+        "    if True:\n",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/several.py",
+        "what guarantees nothing costs nothing",
+        "return math.inf if any(self.reasons) else self.bounded",
+        "return self.bounded",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "shared auxiliaries are replaced as if they were sampled",
+        "if header.rate >= 1.0 or (replaced and not header.per_example):",
+        "if header.rate >= 1.0:",
+        (SEVERAL,),
+    ),
+    Mutation(
+        "release/budget.py",
+        "runs of unknown data count to none",
+        "runs = (*mine, *unopened)",
+        "runs = tuple(mine)",
+        (BUDGET,),
+    ),
+    Mutation(
+        "release/budget.py",
+        "a limit does not count runs of unknown data",
+        "in (identity, None)]",
+        "in (identity,)]",
+        (BUDGET,),
+    ),
+    Mutation(
+        "release/found.py",
+        "a ledger with the seal of a longer one counts for nothing",
+        "(mine.setting, mine.start) == (last.setting, last.start) and mine.steps >= last.steps",
+        "mine.steps >= last.steps",
+        (BUDGET,),
+    ),
+    Mutation(
+        "release/found.py",
+        "a folder that cannot be looked into is passed over",
+        "os.walk(folder, onerror=refuse)",
+        "os.walk(folder)",
+        (BUDGET,),
+    ),
+    Mutation(
+        "training/run.py",
+        "a run is begun although it was refused",
+        "        approve(expected(step, folder, state, depends))\n",
+        "",
+        (BUDGET,),
+    ),
+    Mutation(
+        "training/recorder.py",
+        "a run goes on though its ledger is of other data",
+        "if seal.differ(seal.own_key(), mine, writer.ledger.data):",
+        "if False:",
+        (BUDGET,),
+    ),
+    Mutation(
         "accounting/composition.py",
         "the sensitivity is C/K, not 2C/K",
         "reach = (1.0 if alone else 2.0) / header.auxiliaries",
@@ -2516,59 +2631,59 @@ ACCOUNTING = [
         (COMPOSITION,),
     ),
     Mutation(
-        "accounting/composition.py",
+        "accounting/cost.py",
         "Poisson: half the rate",
-        "PoissonSampledDpEvent(header.rate,",
-        "PoissonSampledDpEvent(header.rate / 2,",
+        "PoissonSampledDpEvent(rate, Gauss",
+        "PoissonSampledDpEvent(rate / 2, Gauss",
         (COMPOSITION,),
     ),
     Mutation(
-        "accounting/composition.py",
+        "accounting/cost.py",
         "Poisson: half the steps",
-        "accountant.compose(event, run.steps)",
-        "accountant.compose(event, -(-run.steps // 2))",
+        "GaussianDpEvent(1.0 / mu)), steps)",
+        "GaussianDpEvent(1.0 / mu)), -(-steps // 2))",
         (COMPOSITION,),
     ),
     Mutation(
-        "accounting/composition.py",
+        "accounting/cost.py",
         "Poisson: replace-one is accounted as add-remove",
         "NeighboringRelation.REPLACE_ONE",
         "NeighboringRelation.ADD_OR_REMOVE_ONE",
         (POISSON,),
     ),
     Mutation(
-        "accounting/composition.py",
+        "accounting/cost.py",
         "Poisson: what float64 misplaces is not taken off δ",
         "accountant.get_epsilon(delta - misplaced)",
         "accountant.get_epsilon(delta)",
         (f"{POISSON}::test_the_smallest_delta_is_accounted_from_above",),
     ),
     Mutation(
-        "accounting/composition.py",
+        "accounting/cost.py",
         "Poisson: ROUNDOFF is a thousandth",
         "ROUNDOFF = 2.0**-50",
         "ROUNDOFF = 2.0**-60",
         (f"{POISSON}::test_a_smaller_delta_is_refused",),
     ),
     Mutation(
-        "accounting/composition.py",
+        "accounting/cost.py",
         "Poisson: a δ that cannot be computed is accepted",
         "if delta < 4.0 * misplaced:",
         "if False:",
         (f"{POISSON}::test_a_smaller_delta_is_refused",),
     ),
     Mutation(
-        "accounting/composition.py",
+        "accounting/cost.py",
         "Poisson without a grid: half of μ",
-        "(2.0 if header.per_example else 1.0), delta)",
-        "1.0, delta)",
+        "epsilon_of(math.hypot(cost.mu, cost.everyone), delta)",
+        "epsilon_of(math.hypot(cost.mu, cost.everyone / 2), delta)",
         (f"{POISSON}::test_hardly_any_noise_is_accounted_at_once_and_from_above", METHODS),
     ),
     Mutation(
         "accounting/composition.py",
         "Poisson without a grid: one step",
-        "total = sum(squared_mu(r.setting, header) * r.steps for r in ledger.runs)",
-        "total = sum(squared_mu(r.setting, header) for r in ledger.runs)",
+        "total = sum(s * r.steps for s, r",
+        "total = sum(s for s, r",
         (f"{POISSON}::test_hardly_any_noise_is_accounted_at_once_and_from_above",),
     ),
     Mutation(
@@ -2630,7 +2745,7 @@ ACCOUNTING = [
     Mutation(
         "accounting/__init__.py",
         "numbers that no run can have are accounted",
-        "    _check_ledger(ledger)\n",
+        "    check_ledger(ledger)\n",
         "",
         (COMPOSITION,),
     ),

@@ -182,7 +182,7 @@ def test_a_damaged_ledger_is_refused(tmp_path):
     assert done.stdout == ""
 
 
-def test_account_and_help_do_not_import_torch():
+def test_account_budget_and_help_do_not_import_torch(tmp_path):
     code = (
         "import sys; sys.argv = ['dpdt', *{arguments!r}]\n"
         "from dpdt.cli.main import main\n"
@@ -190,7 +190,12 @@ def test_account_and_help_do_not_import_torch():
         "except SystemExit as e: assert not e.code, e.code\n"
         "assert 'torch' not in sys.modules"
     )
-    for arguments in (["--help"], ["account", "cifar10", "--json"], ["account", "--help"]):
+    for arguments in (
+        ["--help"],
+        ["account", "cifar10", "--json"],
+        ["account", "--help"],
+        ["budget", str(tmp_path), "--json"],
+    ):
         done = subprocess.run(
             [sys.executable, "-c", code.format(arguments=arguments)], capture_output=True, text=True
         )

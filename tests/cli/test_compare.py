@@ -57,6 +57,16 @@ def test_what_depends_on_votes_is_kept_private(compared):
     assert "not to be published" in told["caveat"]
 
 
+def test_all_runs_together_are_told(compared):
+    folder, _, arguments = compared
+    told = dpdt(*arguments[:-1], cwd=folder).stdout.splitlines()[-1]
+    assert told.startswith("all 18 runs together: ε = ∞, by 2 runs without privacy; the other 16:")
+    assert told.endswith("the table was chosen from all of them")
+    (data,) = json.loads(dpdt(*arguments, cwd=folder).stdout)["budget"]["data"]
+    assert len(data["runs"]) == 18
+    assert data["bounded_epsilon"] > 8.0
+
+
 def test_a_target_is_enough_for_a_file_that_leaves_the_rest_to_the_rule(tmp_path):
     (tmp_path / "f.toml").write_text("[train]\nepochs = 2\nbatch_size = 200\n")
     command = [sys.executable, "-m", "dpdt", "compare", "f.toml", "--methods", "dpdt", "--epsilon"]

@@ -206,7 +206,7 @@ def test_steps_that_are_taken_again_are_read_back(tmp_path):
         ("header", {"memory": "banana"}),
         ("header", {"sampling": "weird"}),
         ("header", {"relation": "swap-two"}),
-        ("header", {"format": 3}),
+        ("header", {"format": 4}),
         ("header", {"new": 1}),
         ("setting", {"new": 1}),
     ],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from dpdt.accounting.composition import Composition
 from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Measurement, Privacy
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.accounting.paper import Paper, PaperPerBlock
+from dpdt.accounting.several import Total, together
 from dpdt.errors import InputError
 from dpdt.ledger import Header, Ledger, Setting
 
@@ -20,9 +22,12 @@ __all__ = [
     "Guarantee",
     "Measurement",
     "Privacy",
+    "Total",
     "account",
+    "account_together",
     "by_name",
     "check_delta",
+    "check_ledger",
 ]
 
 # Composition is first: if nothing is proven, the table begins with why composition does not hold.
@@ -50,7 +55,7 @@ def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) ->
     Guarantees: `proven` of the result is an upper bound on the privacy loss of the run that the
     ledger describes, for its unit and relation.
     """
-    _check_ledger(ledger)
+    check_ledger(ledger)
     check_delta(delta, ledger.header.examples, allow_large=allow_large_delta)
     guarantees = tuple(accountant.guarantee(ledger, delta) for accountant in ACCOUNTANTS)
     return Privacy(
@@ -62,6 +67,13 @@ def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) ->
         guarantees=guarantees,
         closed=ledger.closed,
     )
+
+
+def account_together(ledgers: Sequence[Ledger], delta: float) -> Total:
+    """What several runs on the same data cost one record together (several.py)."""
+    for each in ledgers:
+        check_ledger(each)
+    return together(ledgers, delta)
 
 
 def check_delta(delta: float, examples: int, *, allow_large: bool = False) -> None:
@@ -86,7 +98,7 @@ def check_delta(delta: float, examples: int, *, allow_large: bool = False) -> No
         )
 
 
-def _check_ledger(ledger: Ledger) -> None:
+def check_ledger(ledger: Ledger) -> None:
     """Refuse numbers that no run can have, from which an accountant might make a small ε."""
     header = ledger.header
     for name in ("examples", "auxiliaries", "batches"):

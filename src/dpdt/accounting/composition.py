@@ -20,28 +20,18 @@ by C. The step is accounted by the privacy-loss distributions of dp-accounting u
 Where every example is its own contribution, replace-one holds too: dp-accounting's relation of that
 name takes an absent example to contribute 0, which is then true. Where the rate is 1, all take part
 in every step, and a step is a Gaussian mechanism again: μ_t² add up, and no distribution is needed.
-
-These distributions are computed in float64, which loses or invents some probability at every step.
-Against 80-bit arithmetic and exact tails the error was at most 3e-16 a step. ROUNDOFF, three times
-as much, is taken off δ for each step. A δ of which this is no small part is refused.
+How costs add up, over steps and over runs, is in cost.py.
 """
 
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context
 
 import numpy as np
 
-from dpdt.accounting.gaussian import epsilon_of
+from dpdt.accounting.cost import Cost
 from dpdt.accounting.guarantee import Condition, Guarantee, common_conditions
-from dpdt.errors import InputError
 from dpdt.ledger import Header, Ledger, Setting
-
-FEW = 10  # different settings in a run that are accounted at the finest grid
-HOPELESS = 1000.0  # an ε beyond which nobody needs it exactly, and a grid for it takes hours
-ROUNDOFF = 2.0**-50  # probability that float64 may misplace at a step under Poisson sampling
-PIECE = 8  # composing steps of another setting, and cutting off its tails, counts as many steps
 
 
 def sensitivities(setting: Setting, header: Header) -> tuple[float, ...]:
@@ -100,23 +90,18 @@ class Composition:
         )
 
     def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
-        mu, epsilon = None, math.inf
-        if self.unsupported(ledger.header) is None:
-            if ledger.header.sampling == "poisson" and ledger.header.rate >= 1.0:
-                both = 2.0 if ledger.header.relation == "replace-one" else 1.0
-                epsilon = epsilon_of(_everyone_mu(ledger) * both, delta)
-            elif ledger.header.sampling == "poisson":
-                epsilon = _poisson_epsilon(ledger, delta, self.coarse)
-            else:
-                mu = composed_mu(ledger)
-                epsilon = epsilon_of(mu, delta)
+        header, mu, epsilon = ledger.header, None, math.inf
+        if self.unsupported(header) is None:
+            cost = cost_of(ledger, header.relation)
+            mu = cost.mu if header.sampling == "partition" else None
+            epsilon = cost.epsilon(header.relation, delta, coarse=self.coarse)
         return Guarantee(
             accountant=self.name,
             epsilon=epsilon,
             delta=delta,
             mu=mu,
-            unit=ledger.header.unit,
-            relation=ledger.header.relation,
+            unit=header.unit,
+            relation=header.relation,
             observer="all iterates",
             conditions=self.conditions(ledger),
         )
@@ -139,53 +124,21 @@ def composed_mu(ledger: Ledger) -> float:
     return math.sqrt(float(table.sum(axis=0).max(initial=0.0)))
 
 
-def _everyone_mu(ledger: Ledger) -> float:
-    """μ if all take part in every step, for adding or removing one contribution."""
-    header = ledger.header
-    total = sum(squared_mu(r.setting, header) * r.steps for r in ledger.runs)
-    return math.sqrt(total)
+def cost_of(ledger: Ledger, relation: str) -> Cost:
+    """What a run does to a record under a relation: the run's own, or replace-one for any run.
 
-
-def _poisson_epsilon(ledger: Ledger, delta: float, coarse: bool) -> float:
-    misplaced = ROUNDOFF * (ledger.steps + PIECE * len(ledger.runs))
-    if delta < 4.0 * misplaced:
-        least = Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(4.0 * misplaced)
-        raise InputError(
-            f"privacy.delta: must be at least {float(least):g} for {ledger.steps} steps of poisson "
-            f"sampling, found {delta:g}; rounding in privacy-loss distributions outweighs less"
-        )
-    if not ledger.runs:
-        return 0.0
-    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
-    from dp_accounting.pld import PLDAccountant
-
-    header = ledger.header
-    if _mean_loss(ledger) > HOPELESS:
-        # Sound: as if all took part in every step. Replacing an example is removing and adding one.
-        return epsilon_of(_everyone_mu(ledger) * (2.0 if header.per_example else 1.0), delta)
-    relation = {
-        "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
-        "replace-one": NeighboringRelation.REPLACE_ONE,
-    }[header.relation]
-    # Losses are rounded up to a grid, so a coarser one is sound; long schedules need it.
-    interval = 1e-3 if coarse or len(ledger.runs) > FEW else 1e-4
-    accountant = PLDAccountant(relation, value_discretization_interval=interval)
-    for run in ledger.runs:
-        mu = math.sqrt(squared_mu(run.setting, header))
-        if math.isinf(mu):
-            return math.inf
-        if mu == 0:
-            continue
-        event = PoissonSampledDpEvent(header.rate, GaussianDpEvent(1.0 / mu))
-        accountant.compose(event, run.steps)
-    return float(accountant.get_epsilon(delta - misplaced))
-
-
-def _mean_loss(ledger: Ledger) -> float:
-    """A lower bound on the mean privacy loss: KL(qQ + (1−q)P ‖ P) ≥ q·KL(Q ‖ P) − H(q) a step."""
-    q, total = ledger.header.rate, 0.0
-    entropy = 0.0 if q >= 1.0 else -q * math.log(q) - (1.0 - q) * math.log1p(-q)
-    for run in ledger.runs:
-        divergence = squared_mu(run.setting, ledger.header) / 2.0
-        total += run.steps * max(0.0, q * divergence - entropy)
-    return total
+    What moves by 2C/K when a record is added or removed (`sensitivities`) moves by no more when it
+    is replaced. A record that is its own contribution is removed, and another added: twice as far.
+    With shared auxiliaries, who was drawn may be taken as known, and then sampling counts nothing.
+    """
+    header, replaced = ledger.header, relation == "replace-one"
+    if header.sampling == "partition":
+        return Cost(mu=composed_mu(ledger))
+    squares = [squared_mu(run.setting, header) for run in ledger.runs]
+    total = sum(s * r.steps for s, r in zip(squares, ledger.runs, strict=True))
+    everyone = math.sqrt(total) * (2.0 if replaced and header.per_example else 1.0)
+    if header.rate >= 1.0 or (replaced and not header.per_example):
+        return Cost(mu=everyone)
+    steps = zip(squares, ledger.runs, strict=True)
+    sampled = tuple((header.rate, math.sqrt(square), run.steps) for square, run in steps)
+    return Cost(steps=sampled, everyone=everyone)

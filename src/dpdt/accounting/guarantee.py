@@ -11,6 +11,7 @@ from dpdt.ledger import Header, Ledger
 
 RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
 NOT_CLOSED = "not closed    the ledger has no end: steps after its last line are not counted"
+INFINITE = "the bound is infinite, as it is without noise"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class Guarantee:
     @property
     def why_not(self) -> str:
         """Why the guarantee does not hold, or says nothing."""
-        return self.failed.why if self.failed else "the bound is infinite, as it is without noise"
+        return self.failed.why if self.failed else INFINITE
 
 
 @dataclass(frozen=True, kw_only=True)

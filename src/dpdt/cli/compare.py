@@ -10,6 +10,7 @@ import click
 from dpdt import config
 from dpdt.cli import options
 from dpdt.errors import InputError
+from dpdt.release.budget import budget
 
 
 def _epsilons(texts: tuple[str, ...]) -> list[float]:
@@ -76,7 +77,11 @@ def command(
     except Interrupted:
         click.echo("dpdt: interrupted; the same command continues where it stopped", err=True)
         return 130
-    click.echo(json.dumps({"rows": rows}) if as_json else table(rows))
+    spent = budget([folder])
+    if as_json:
+        click.echo(json.dumps({"rows": rows, "budget": spent.as_json()}))
+    else:
+        click.echo("\n".join([table(rows), *spent.lines()]))
     picture = figure or folder / "trade-off.png"
     draw(rows, picture)
     click.echo(f"picture: {picture}", err=True)

@@ -19,6 +19,7 @@ COMMANDS = {
     "calibrate": "Find the noise for a target ε.",
     "allocate": "Split the privacy budget over kinds of block.",
     "compare": "Compare methods at the same proven ε.",
+    "budget": "Add up what each data set has paid.",
     "audit": "Try to break a guarantee.",
     "predict": "Say the class of new examples.",
     "release": "Write a model and its certificate, to hand over.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 overrides = click.option(
@@ -13,5 +15,16 @@ overrides = click.option(
 )
 method = click.option(
     "--method", help="Another method than the file's own, with the file's values for it, if any."
+)
+limit = click.option(
+    "--limit",
+    type=float,
+    help="Refuse if the data would have paid more than this ε in all, by runs beside this one.",
+)
+paid = click.option(
+    "--paid",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Another folder of runs to count for --limit. May be repeated.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

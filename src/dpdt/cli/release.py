@@ -20,6 +20,8 @@ from dpdt.cli import options
 @click.option("--license", metavar="ID", help="The model's license, such as apache-2.0.")
 @click.option("--public-test", is_flag=True,
               help="The held-out data are public: measure accuracy, and print it.")  # fmt: skip
+@options.limit
+@options.paid
 @click.option("--forget", is_flag=True,
               help="Then delete everything in the run's private/.")  # fmt: skip
 @options.as_json
@@ -30,6 +32,8 @@ def command(
     description: str | None,
     license: str | None,
     public_test: bool,
+    limit: float | None,
+    paid: tuple[Path, ...],
     forget: bool,
     as_json: bool,
 ) -> None:
@@ -47,6 +51,8 @@ def command(
         description=description,
         license=license,
         public_test=public_test,
+        limit=limit,
+        paid=paid,
         forget=forget,
         ask=lambda: click.prompt(f"Passphrase of {sign}", hide_input=True, err=True),
     )

@@ -10,6 +10,7 @@ import click
 
 from dpdt.cli import options
 from dpdt.errors import InputError
+from dpdt.release.budget import budget
 
 ALL = "all"
 
@@ -72,9 +73,10 @@ def command(
         except Interrupted:
             click.echo("dpdt: interrupted; the same command continues where it stopped", err=True)
             return 130
+        spent = budget([folder / "runs"])
         if as_json:
-            click.echo(json.dumps(table.as_json()))
+            click.echo(json.dumps({**table.as_json(), "budget": spent.as_json()}))
             continue
-        click.echo(("\n" if number else "") + table.text())
+        click.echo("\n".join([*([""] if number else []), table.text(), *spent.lines()]))
         click.echo(f"\nwritten to {folder / each}", err=True)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from dpdt.algorithm import diagnostics
 from dpdt.cli import options
 from dpdt.cli.table import left_out
 from dpdt.errors import InputError
+from dpdt.ledger import Ledger
+from dpdt.release.budget import check_limit, refuse_beyond
 from dpdt.runs import Run, default_path
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Record the convergence theory's quantities in private/, and say what limits the run.",
 )
+@options.limit
+@options.paid
 @options.as_json
 def command(
     source: str | None,
@@ -42,6 +47,8 @@ def command(
     out: Path | None,
     resume: str | None,
     diagnose: bool,
+    limit: float | None,
+    paid: tuple[Path, ...],
     as_json: bool,
 ) -> int:
     """Train a model, then print its accuracy and what it guarantees.
@@ -56,6 +63,10 @@ def command(
     from dpdt.distributed.world import World
     from dpdt.training.run import run
 
+    if limit is not None:
+        check_limit(limit)
+    elif paid:
+        raise InputError("--paid: counts for --limit, which is missing")
     world = World.join()
     with world.telling():
         begun = resume is not None or _restarted(out, world)
@@ -72,10 +83,19 @@ def command(
             diagnose=diagnose,
             resume=begun,
             world=world,
+            approve=partial(_within, limit, path, paid, chosen),
         )
     if world.first:
         _tell(outcome, path, diagnose=diagnose, as_json=as_json)
     return 0 if outcome.finished else 130
+
+
+def _within(
+    limit: float | None, path: Path, paid: tuple[Path, ...], chosen: config.Config, ledger: Ledger
+) -> None:
+    """Refuse a run by which its data would have paid more than the limit."""
+    if limit is not None:
+        refuse_beyond(limit, ledger, [path.absolute().parent, *paid], delta=chosen.privacy.delta)
 
 
 def _restarted(out: Path | None, world: World) -> bool:

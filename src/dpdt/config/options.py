@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     unit: Literal["example", "shard", "user"]
     relation: Literal["replace-one", "add-remove"] | None
     release: Literal["all", "last"]
+    dataset: str | None
     noise_seed: int | None
     # several methods
     lr: float | Auto

@@ -45,12 +45,14 @@ __all__ = [
 class Examples:
     """A training and a test part: (inputs, labels), or a Dataset of such pairs.
 
-    Inputs are a tensor, or a list of texts.
+    Inputs are a tensor, or a list of texts. `source` is what the whole training part is recognised
+    by (`access.sample`), however many of its examples are used, and as whatever features.
     """
 
     train: Any
     test: Any
     users: list[Any] | None = None
+    source: str = ""
 
 
 def folder() -> Path:
@@ -123,9 +125,12 @@ def load(name: str, limit: int | None = None) -> Examples:
         )
     for part in (train, test):
         _check_labels(name, part, known.classes)
+    from dpdt.data.access import sample
+
+    source = sample(train)
     if limit is not None:
         train = _some(train, [i * known.examples // limit for i in range(wanted.examples)])
-    return Examples(train=train, test=test)
+    return Examples(train=train, test=test, source=source)
 
 
 def _size(part: Part) -> tuple[int, tuple[int, ...]]:

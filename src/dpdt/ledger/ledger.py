@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpdt.errors import InputError
-from dpdt.ledger.lines import header_of, model_of, setting_of, verified
+from dpdt.ledger.lines import header_of, model_of, seal_of, setting_of, verified
 from dpdt.ledger.records import Header, Setting, Stretch
 
 
@@ -15,7 +15,9 @@ class Ledger:
     """A header, the runs of equal steps, and what left the run besides the last iterate.
 
     `voids` are reasons why nothing is guaranteed: facts that were found out during the run.
-    `model` is the hash of the weights that the run left, known only once it is closed.
+    `model` is the hash of the weights that the run left, known only once it is closed. `data` is a
+    sealed identity of the data, which says nothing to whoever has no key (seal.py). No two runs
+    have the same.
     """
 
     header: Header
@@ -24,6 +26,7 @@ class Ledger:
     voids: list[str] = field(default_factory=list)
     closed: bool = False
     model: str | None = None
+    data: str = ""
 
     @property
     def steps(self) -> int:
@@ -86,6 +89,8 @@ class Ledger:
                 match record["kind"]:
                     case "header" if ledger is None:
                         ledger = cls(header_of(record))
+                    case "data" if ledger is not None and not (ledger.data or ledger.runs):
+                        ledger.data = seal_of(record)
                     case "setting" if ledger is not None and not ledger.closed:
                         setting = setting_of(record, len(ledger.header.blocks))
                     case "step" if ledger is not None and setting is not None and not ledger.closed:

@@ -20,7 +20,7 @@ from typing import Any
 from dpdt.errors import InputError
 from dpdt.ledger.records import Block, Header, Setting
 
-FORMAT = 2
+FORMAT = 3
 
 
 def chain(previous: str, record: dict[str, Any]) -> str:
@@ -79,6 +79,14 @@ def model_of(record: dict[str, Any]) -> str | None:
     if found is not None and not (isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found)):
         raise ValueError("model is not a hash")
     return found
+
+
+def seal_of(record: dict[str, Any]) -> str:
+    """The sealed identity of the data that a line stands for (seal.py)."""
+    seal = record["seal"]
+    if not (isinstance(seal, str) and re.fullmatch(r"[0-9a-f]{96}", seal)):
+        raise ValueError("seal must be 96 hexadecimal digits")
+    return seal
 
 
 def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,8 @@ class LedgerWriter:
         self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115 - closed by close()
         header = asdict(self.ledger.header)
         self._write({"kind": "header", "format": FORMAT, **header})
+        if self.ledger.data:
+            self._write({"kind": "data", "seal": self.ledger.data})
         for why in self.ledger.voids:
             self._write({"kind": "void", "why": why})
         self.sync()
@@ -150,6 +152,7 @@ def text_of(ledger: Ledger) -> str:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.jsonl"
         writer = LedgerWriter(ledger.header)
+        writer.ledger.data = ledger.data
         writer.open(path)
         writer.adopt(ledger.runs)
         for what in ledger.exports:

@@ -43,4 +43,7 @@ class PrivacySettings:
         None, f"one of {', '.join(RELATIONS)}", lambda v: v in RELATIONS
     )  # None: the one that the method's sampling allows
     release: str = choice("all", ("all", "last"))  # "last": nothing but the last iterate leaves
+    dataset: str | None = key(
+        None, "a name, which is a text", lambda v: isinstance(v, str) and v != ""
+    )  # what the data are called across runs, for budgets; None: recognised by their examples
     noise_seed: int | None = integer(None, 0)  # for tests: the run is then not private

@@ -7,29 +7,25 @@ has its name.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from dpdt import data, models
-from dpdt.accounting import account
+from dpdt import data
 from dpdt.data.access import count
 from dpdt.errors import ArgumentError, InputError
-from dpdt.ledger import Ledger, text_of
 from dpdt.models.loss import accuracy
 from dpdt.release import certificate as certificates
 from dpdt.release import hidden, signing
+from dpdt.release.budget import refuse_beyond
 from dpdt.release.canonical import dump
 from dpdt.release.card import card
 from dpdt.release.certificate import CARD, CERTIFICATE, CONFIG, EXTRA, MODEL, Said
-from dpdt.release.description import describe
 from dpdt.release.export import export
 from dpdt.release.folder import building
+from dpdt.release.sources import Source, of_fitted, of_run
 from dpdt.release.verify import verify
 from dpdt.runs import Run
 from dpdt.training.loop import Fitted
@@ -66,22 +62,6 @@ class Released:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A trained model, with all that a release says of it."""
-
-    name: str  # for messages
-    model: nn.Module
-    learner: nn.Module
-    config: dict[str, Any]  # config.json
-    text: str  # the ledger's file
-    ledger: Ledger
-    delta: float
-    save: Callable[[Path], None]  # writes the weights to a file
-    audit: dict[str, Any] | None = None
-    run: Run | None = None
-
-
 def release(
     result: Fitted | str | Path,
     *,
@@ -91,6 +71,8 @@ def release(
     license: str | None = None,
     public_test: Any = None,
     labels: list[str] | None = None,
+    limit: float | None = None,
+    paid: Sequence[str | Path] = (),
     forget: bool = False,
     ask: signing.Ask | None = None,
 ) -> Released:
@@ -105,6 +87,9 @@ def release(
         public_test: held-out examples that are public, on which accuracy is measured for the card.
             For the folder of a run, True stands for its own held-out examples.
         labels: names of the classes, for a model of one's own.
+        limit: refuse the release if the data have paid more than this ε by it, and by all runs on
+            the same data beside the run's folder.
+        paid: folders with more runs that count for the limit.
         forget: delete everything in the run's private/ once the release is complete.
         ask: gives the passphrase of the key, if the environment has none.
     """
@@ -118,11 +103,12 @@ def release(
             raise ArgumentError("to", "must name a folder for the release")
         if forget:
             raise ArgumentError("forget", "is for the folder of a run; nothing is kept here")
-        source, folder = _of_fitted(result, labels), Path(to)
+        source, folder = of_fitted(result, labels), Path(to)
     else:
         run = Run.open(result)
         folder = Path(to) if to is not None else run.path / "release"
-        source = _of_run(run, folder)
+        source = of_run(run, folder)
+    _refuse_beyond(limit, source, paid)
     said = Said(
         created=_date(source.run),
         accuracy=_accuracy(source, public_test),
@@ -130,6 +116,17 @@ def release(
         **words,
     )
     return _told(source, folder, _written(source, folder, said, key), forget)
+
+
+def _refuse_beyond(limit: float | None, source: Source, paid: Sequence[str | Path]) -> None:
+    """Refuse what brings the data beyond a limit."""
+    if limit is None:
+        if paid:
+            raise ArgumentError("paid", "counts for a limit, which is missing")
+        return
+    beside = [source.run.path.absolute().parent] if source.run else []
+    folders = [*beside, *map(Path, paid)]
+    refuse_beyond(limit, source.ledger, folders, delta=source.delta, what="release")
 
 
 def _told(source: Source, folder: Path, body: dict[str, Any], forget: bool) -> Released:
@@ -149,91 +146,6 @@ def _told(source: Source, folder: Path, body: dict[str, Any], forget: bool) -> R
         left=hidden.left(source.run) if source.run else {},
         forgotten=forget,
     )
-
-
-def certifiable(name: str, ledger: Ledger, delta: float, audit: dict[str, Any] | None) -> None:
-    """Refuse what must not be released. The one place that says no."""
-    if not ledger.closed:
-        raise InputError(
-            f"{name}: was interrupted and has no end, so it cannot be released; finish it with "
-            f"dpdt train --resume {name}"
-        )
-    found = certificates.derived(ledger, delta)
-    if found["guarantee"] is None:
-        why = account(ledger, delta).guarantees[0].why_not
-        raise InputError(f"{name}: nothing is proven, so there is nothing to certify ({why})")
-    if ledger.model is None:
-        raise InputError(f"{name}: the ledger does not say which model the run left")
-    if audit and (
-        audit["refuted"] or (audit["measured_epsilon"] or 0.0) > found["guarantee"]["epsilon"]
-    ):
-        raise InputError(
-            f"{name}: an audit has refuted the proven ε, so something is wrong with the run or "
-            "with dpdt, and nothing is certified"
-        )
-
-
-def _of_run(run: Run, folder: Path) -> Source:
-    """A finished run, as its folder has it."""
-    ledger, chosen, found = run.ledger(), run.config, run.audit()
-    certifiable(str(run.path), ledger, chosen.privacy.delta, found)
-    before = run.released()
-    if before is not None and before.get("weights") != ledger.model:
-        raise InputError(f"{run.path}: has released another model before, and a run has only one")
-    if folder.resolve().is_relative_to(run.private_path.resolve()):
-        raise InputError(f"{folder}: lies in the private folder of the run")
-    if not run.model_path.is_file():
-        raise InputError(
-            f"{run.path}: has no model any more, since it was forgotten; copy its release"
-        )
-    facts = data.facts(chosen.data.name, chosen.data.limit)
-    model = models.build(chosen.model, facts, chosen.train.seed)
-    run.load_model(model)
-    learner = models.learner(model, chosen.model, chosen.train.augment)
-    return Source(
-        name=str(run.path),
-        model=model.eval(),
-        learner=learner.eval(),
-        config=describe(model, chosen),
-        text=run.ledger_path.read_bytes().decode(),
-        ledger=ledger,
-        delta=chosen.privacy.delta,
-        save=lambda path: _copied(run.model_path, path),
-        audit=found and _verdict(found),
-        run=run,
-    )
-
-
-def _of_fitted(result: Fitted, labels: list[str] | None) -> Source:
-    """What `dpdt.train` returned."""
-    from safetensors.torch import save_model
-
-    certifiable("the run", result.ledger, result.privacy.delta, None)
-    return Source(
-        name="the model",
-        model=result.model,
-        learner=result.model,
-        config=describe(result.model, labels=labels),
-        text=text_of(result.ledger),
-        ledger=result.ledger,
-        delta=result.privacy.delta,
-        save=lambda path: save_model(result.model, str(path)),
-    )
-
-
-def _copied(source: Path, path: Path) -> None:
-    shutil.copyfile(source, path)
-
-
-def _verdict(audit: dict[str, Any]) -> dict[str, Any]:
-    """What may be said of an audit that the run has survived: never a score."""
-    bounds = audit["one_run"] is not None
-    return {
-        "verdict": certificates.SURVIVED,
-        "attacks": [a["attack"] for a in audit["attacks"]] + ["canaries"] * bounds,
-        "confidence": float(audit["confidence"]),
-        "bounds": bounds,
-    }
 
 
 def _date(run: Run | None) -> str:

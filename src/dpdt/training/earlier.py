@@ -13,28 +13,13 @@ import hashlib
 import warnings
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from dpdt.algorithm.batch import leaves
 from dpdt.algorithm.places import as_bytes
-from dpdt.data.access import count, take
-
-LOOKED_AT = 64  # examples of a data set
 
 _TRAINED: Any = WeakIdKeyDictionary()  # parameter → the data it was trained on
 _LEFT: dict[str, set[str]] = {}  # weights that a run has left → its data
-
-
-def sample(data: Any) -> str:
-    """A hash of some examples, evenly spaced."""
-    number = count(data)
-    chosen = torch.arange(min(LOOKED_AT, number)) * number // min(LOOKED_AT, number)
-    digest = hashlib.sha256(str(number).encode())
-    for t in leaves(take(data, chosen)):
-        digest.update(as_bytes(t).numpy().data)
-    return digest.hexdigest()
 
 
 def remember(model: nn.Module, data: str) -> None:

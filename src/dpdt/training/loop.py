@@ -18,7 +18,7 @@ from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.precision import at_precision
-from dpdt.data.access import count
+from dpdt.data.access import count, sample
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
@@ -34,7 +34,7 @@ from dpdt.training.augment import Augment
 from dpdt.training.device import place
 from dpdt.training.loader import Loader
 from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
-from dpdt.training.ready import Ready, identity_of
+from dpdt.training.ready import Ready, identity_of, sealed
 from dpdt.training.step import Step
 
 
@@ -63,6 +63,7 @@ class Given(TypedDict, total=False):
     diagnose: compute the quantities of the convergence theory at every step.
     overwrite: the data's tensors are needed no more and may be written to, which saves memory.
     using: settings that were made already. Otherwise give settings as keywords.
+    source: what the data are recognised by in budgets, if not by some of their examples.
     local: data and users are this rank's alone, and the ranks' users are trained on together.
     world: the ranks that train together. If left out, they are found as torchrun tells.
     """
@@ -76,6 +77,7 @@ class Given(TypedDict, total=False):
     diagnose: bool
     overwrite: bool
     using: Training | None
+    source: str
     local: bool
     world: World
 
@@ -118,7 +120,7 @@ def _prepared(
     number = examples_of(world, data, training, local)
     problem = replace(Problem.of(model, data, public, loss), examples=number)
     plan = decide(training, problem)
-    seen = earlier.sample(data)
+    seen = sample(data)
     why_not = world.gather(earlier.why_not(model, seen))
     refuse_unlike(
         world, model, plan, loss=loss, public=public, users=users, data=data, seen=seen,
@@ -157,6 +159,7 @@ def _prepared(
         world=world,
         whitened=ready.whitened,
     )
+    step.writer.ledger.data = sealed(training, given.get("source"), seen, world)
     for why in filter(None, why_not):
         step.writer.void(why)
     earlier.remember(model, seen)

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpdt import seal
 from dpdt.algorithm.gradients import linear_layer
 from dpdt.data.access import fingerprint, take
 from dpdt.distributed.world import World
 from dpdt.fields import AUTO, PUBLIC
 from dpdt.methods import rate
 from dpdt.methods.dpdt.whitening import Whitened
+from dpdt.methods.method import Training
 from dpdt.methods.plan import Plan
 from dpdt.partition import owners
 from dpdt.training.device import anywhere
@@ -81,6 +83,19 @@ def identity_of(
         "model": _digest(shapes),
         "training data or public inputs": _digest(hashes),
     }
+
+
+def sealed(training: Training, source: str | None, seen: str, world: World) -> str:
+    """A sealed identity of the data: of their name if they have one, else of what they are.
+
+    That is their `source`, or what each rank has seen of them.
+    """
+    everywhere = dict.fromkeys(world.gather(seen))
+    content = f"examples {source or ' '.join(everywhere)}"
+    if training.privacy.dataset is not None:
+        content = f"name {training.privacy.dataset}"
+    found: str = world.from_first(seal.sealed(seal.own_key(), content) if world.first else "")
+    return found
 
 
 def _digest(value: Any) -> str:

@@ -1,11 +1,13 @@
-"""The steps that a ledger or a state has recorded, to compare them."""
+"""The steps that a ledger or a state has recorded, to compare them, and those to come."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from dpdt.ledger import Setting, Stretch
+from dpdt.ledger import Ledger, Setting, Stretch
+from dpdt.methods.plan import Plan
 
 
 def runs_of(state: dict[str, Any]) -> list[Stretch]:
@@ -29,3 +31,18 @@ def begins_with(runs: list[Stretch], first: list[Stretch]) -> bool:
     """Whether a ledger begins with the steps of another."""
     mine, theirs = steps_of(runs), steps_of(first)
     return mine[: len(theirs)] == theirs
+
+
+def continued(plan: Plan, recorded: Ledger, state: dict[str, Any] | None, *, exact: bool) -> Ledger:
+    """The ledger that a run will have at its end, if it goes on from a state, or begins.
+
+    A run that goes on exactly does not record again what is recorded.
+    """
+    first = state["engine"]["steps"] if state else 0
+    first = max(first, recorded.reached) if exact else first
+    whole, start = replace(recorded, runs=list(recorded.runs), closed=True), 0
+    for setting, steps in plan.runs:
+        begin, start = max(start, first), start + steps
+        if begin < start:
+            whole.append(setting, start - begin, begin)
+    return whole

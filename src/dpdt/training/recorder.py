@@ -11,18 +11,30 @@ import sys
 import time
 from typing import Any
 
+from dpdt import seal
 from dpdt.accounting import account
 from dpdt.accounting.composition import Composition
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
+from dpdt.errors import InputError
+from dpdt.ledger import Ledger
 from dpdt.runs import Run
 from dpdt.training.depends import same_ranks
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
+from dpdt.training.recorded import continued
 from dpdt.training.step import Step
 
 PAUSE = 60.0  # seconds between checkpoints, which are taken after an epoch
 LOOKS = 10  # at ε while a run goes on, where each takes time
+
+
+def expected(step: Step, folder: Run | None, state: Any, depends: dict[str, str]) -> Ledger:
+    """The ledger that a run will have at its end; `folder` and `state` are of one that goes on."""
+    if folder is None:
+        return continued(step.plan, step.writer.ledger, None, exact=False)
+    exact = same_ranks(state["depends"], depends)
+    return continued(step.plan, folder.ledger(), state["step"], exact=exact)
 
 
 class Recorder:
@@ -81,7 +93,10 @@ class Recorder:
             print(said, file=sys.stderr)
         writer = self.step.writer
         if self.folder is not None:
+            mine = writer.ledger.data
             writer.reopen(self.folder.ledger_path)
+            if seal.differ(seal.own_key(), mine, writer.ledger.data):
+                raise InputError(f"{self.folder.path}: belongs to a run on other data")
         ledger = self.world.from_first(writer.ledger)
         if self.folder is None:
             writer.follow(ledger)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from dpdt.config import Config, problem_of
 from dpdt.config.planning import check_canaries
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
+from dpdt.ledger import Ledger
 from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.ram import gigabytes
 from dpdt.models.loss import accuracy
@@ -28,7 +30,7 @@ from dpdt.training.interrupt import Interrupt
 from dpdt.training.loader import Loader
 from dpdt.training.loop import fit, prepare
 from dpdt.training.progress import Display, counting
-from dpdt.training.recorder import Recorder
+from dpdt.training.recorder import Recorder, expected
 from dpdt.training.step import Step
 
 NOTABLE = 100_000_000  # bytes
@@ -153,6 +155,7 @@ class Assembled:
             absent=planted.absent if planted else None,
             pulls=planted.pulls if planted else None,
             using=config.training,
+            source=self.examples.source,
             diagnose=diagnose,
             overwrite=overwrite,
             world=world or World.join(),
@@ -181,8 +184,12 @@ def run(
     examples: data.Examples | None = None,
     resume: bool = False,
     world: World | None = None,
+    approve: Callable[[Ledger], None] = lambda ledger: None,
 ) -> Outcome:
     """Train as configured, on `examples` if they are at hand already.
+
+    `approve` is shown the ledger that the whole run will have, before anything is written. It may
+    refuse by an InputError.
 
     An interrupt ends the run early. It leaves a checkpoint, and a folder that accounts for what was
     done. With `resume` the run goes on from there: bit for bit, or with fresh noise if the number
@@ -196,7 +203,7 @@ def run(
                 "them out"
             )
         show = show_progress and world.first
-        return _run(config, path, world, show, diagnose, examples, resume)
+        return _run(config, path, world, show, diagnose, examples, resume, approve)
 
 
 def _run(
@@ -207,6 +214,7 @@ def _run(
     diagnose: bool,
     examples: data.Examples | None,
     resume: bool,
+    approve: Callable[[Ledger], None],
 ) -> Outcome:
     folder = Run.open(path) if resume and world.first else None
     state = folder.load_checkpoint() if folder else None
@@ -214,15 +222,13 @@ def _run(
     ready = Assembled.of(config, examples, folder, show_progress=show_progress)
     depends = ready.depends(config, world)
     step, loader = ready.prepare(config, diagnose, overwrite=examples is None, world=world)
-    if world.first:
-        _say_size(config)
     if state is not None:
         refuse_changes(path, state["depends"], depends)
-    elif world.first:
-        folder = Run.create(path, config)
-        if ready.planted:
-            folder.write_canaries(ready.planted.record())
-        step.writer.open(folder.ledger_path)
+    if world.first:
+        approve(expected(step, folder, state, depends))
+        _say_size(config)
+    if world.first and not resume:
+        folder = _begin(path, config, ready, step)
     display = Display(loader.steps, config.train.epochs, show_progress)
     with display, Interrupt() as interrupt:
         recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
@@ -259,6 +265,15 @@ def _run(
         finished=finished,
         ways=step.engine.executor.words() if hasattr(step.engine, "executor") else [],
     )
+
+
+def _begin(path: Path, config: Config, ready: Assembled, step: Step) -> Run:
+    """The folder of a new run, with its ledger begun."""
+    folder = Run.create(path, config)
+    if ready.planted:
+        folder.write_canaries(ready.planted.record())
+    step.writer.open(folder.ledger_path)
+    return folder
 
 
 def _keep(folder: Run, model: nn.Module | None, finished: bool) -> None:

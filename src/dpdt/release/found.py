@@ -1,0 +1,145 @@
+"""Every run and release below some folders, each once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpdt.accounting import check_ledger
+from dpdt.errors import InputError
+from dpdt.ledger import Ledger
+from dpdt.runs import PRIVATE, Run, is_run
+
+CERTIFICATE = "certificate.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A run, or what is left of one in a release."""
+
+    path: Path
+    ledger: Ledger
+    released: bool = False
+    delta: float | None = None  # that its ε was meant for, if that is known
+    name: str = ""  # what its configuration calls the data
+
+
+def found_below(folders: Sequence[Path]) -> list[Found]:
+    """Every run and release below the folders, by its path. Links to folders are not followed.
+
+    What cannot be read is refused, since a total without it would be false.
+    """
+    seen: set[str] = set()
+    found = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: no such folder")
+        for path in _folders(folder):
+            real = os.path.realpath(path)
+            if real not in seen:
+                seen.add(real)
+                found += _in(path)
+    return distinct(found)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise InputError(
+            f"{error.filename}: cannot be looked into ({error.strerror}), and a total without it "
+            "could be false"
+        )
+
+    for path, below, _ in os.walk(folder, onerror=refuse):
+        if PRIVATE in below and is_run(path):
+            below.remove(PRIVATE)
+        yield Path(path)
+
+
+def _in(folder: Path) -> list[Found]:
+    """The run or release in a folder, if it is one."""
+    found = []
+    if is_run(folder):
+        found = [_run(Run(folder))]
+    elif (folder / CERTIFICATE).is_file():
+        found = [_released(folder)]
+    for one in found:
+        try:
+            check_ledger(one.ledger)
+        except InputError as error:
+            raise InputError(f"{folder}: {error}") from None
+    return found
+
+
+def _run(run: Run) -> Found:
+    found = Found(path=run.path, ledger=run.ledger())
+    try:
+        chosen = run.config
+    except InputError:  # all that costs is in the ledger
+        return found
+    return replace(found, delta=chosen.privacy.delta, name=chosen.data.name)
+
+
+def _released(folder: Path) -> Found:
+    """What a release's certificate says of its run. Nothing but the ledger counts."""
+    path = folder / CERTIFICATE
+    try:
+        record: Any = json.loads(path.read_text("utf-8"))
+        text = "".join(f"{line}\n" for line in record["ledger"]["lines"])
+        delta = record["privacy"]["delta"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: cannot be read as a certificate ({error})") from None
+    return Found(
+        path=folder,
+        ledger=Ledger.parse(text, path),
+        released=True,
+        delta=delta if isinstance(delta, float) else None,
+    )
+
+
+def distinct(found: Sequence[Found]) -> list[Found]:
+    """Each run once. A copy has the same seal, and says no more than the run itself.
+
+    Two ledgers with one seal of which neither goes on from the other both count.
+    """
+    kept: list[Found] = []
+    by_seal: dict[str, list[int]] = {}
+    for one in sorted(found, key=lambda f: (-f.ledger.steps, not f.ledger.closed, str(f.path))):
+        copies = by_seal.setdefault(one.ledger.data, []) if one.ledger.data else []
+        whole = next((i for i in copies if _goes_on_from(kept[i].ledger, one.ledger)), None)
+        if whole is None:
+            copies.append(len(kept))
+            kept.append(one)
+        else:
+            kept[whole] = _joined(kept[whole], one)
+    return sorted(kept, key=lambda f: str(f.path))
+
+
+def _joined(one: Found, copy: Found) -> Found:
+    return replace(
+        one,
+        released=one.released or copy.released,
+        delta=copy.delta if one.delta is None else one.delta,
+        name=one.name or copy.name,
+    )
+
+
+def _goes_on_from(ledger: Ledger, earlier: Ledger) -> bool:
+    """Whether a ledger is another, or its continuation: whatever counts there counts here."""
+    if ledger.header != earlier.header:
+        return False
+    told = ((earlier.exports, ledger.exports), (earlier.voids, ledger.voids))
+    if not all(set(there) <= set(here) for there, here in told):
+        return False
+    if earlier.closed:
+        return ledger.closed and ledger.runs == earlier.runs
+    if not earlier.runs:
+        return True
+    *before, last = earlier.runs
+    if len(ledger.runs) < len(earlier.runs) or ledger.runs[: len(before)] != before:
+        return False
+    mine = ledger.runs[len(before)]
+    return (mine.setting, mine.start) == (last.setting, last.start) and mine.steps >= last.steps
