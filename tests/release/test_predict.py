@@ -227,14 +227,16 @@ def test_text_that_is_none(tmp_path):
         ("b.txt", b"\xff\xfe", "is not text in UTF-8"),
         ("c.txt", b"", "is empty"),
         ("d.csv", b"good film\n", "line 1 must be a header with a column text or sentence"),
+        ("i.csv", b'"one\ntwo"\n', r"found 'one\\ntwo'"),
         ("e.csv", b"text,label\n ,1\n", "line 2 has no text in column 1"),
         ("f.npz", b"", "the model reads texts"),
         ("g.png", b"", "the model reads no images"),
         ("h.txt", b"x" * 10_000_001, "line 1 has 10000000 characters or more"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=message) as error:
             list(source(tmp_path / name, facts, None, 2).chunks)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -249,8 +251,8 @@ def test_text_that_is_none(tmp_path):
         ({"x": np.zeros((2, 3), complex)}, "must be rows of numbers, found complex128"),
         ({"x": np.array([[1, np.nan, 2]])}, "row 1 has nan"),
         ({"x": np.asfortranarray(np.zeros((2, 3)))}, "column by column"),
-        ({"a": np.zeros((2, 3)), "b": np.zeros((2, 3))}, "found a, b"),
-        ({}, "found none"),
+        ({"a": np.zeros((2, 3)), "b": np.zeros((2, 3))}, "found 'a, b'"),
+        ({}, "found ''"),
     ],
 )
 def test_a_bad_archive_is_one_sentence(tmp_path, arrays, message):
