@@ -14,7 +14,7 @@ from dpdt.models import pretrained
 from dpdt.models.settings import ModelSettings
 from dpdt.release.export import export
 from tests.models.test_pretrained import TEXTS
-from tests.release.folders import MAKE, texts
+from tests.release.folders import MAKE, bert, texts
 
 
 def finished(tmp_path, kind, what):
@@ -120,3 +120,27 @@ def test_a_class_with_other_answers_is_not_used(tmp_path, monkeypatch):
     assert {"model.safetensors", "head.safetensors"} <= names
     backbone = transformers.AutoModel.from_pretrained(tmp_path / "out")
     assert torch.equal(backbone.wte.weight, model.backbone.wte.weight)
+
+
+def test_models_of_the_libraries_own_classes_are_saved_as_they_are(tmp_path):
+    """As `dpdt.train` takes them."""
+    bert(tmp_path / "base")
+    kind = transformers.AutoModelForSequenceClassification
+    model = kind.from_pretrained(tmp_path / "base", num_labels=3).eval()
+    tokens = {"input_ids": torch.arange(8).view(2, 4), "attention_mask": torch.ones(2, 4).long()}
+    export(model, tmp_path / "whole")
+    with torch.no_grad():
+        close(
+            kind.from_pretrained(tmp_path / "whole").eval()(**tokens).logits, model(**tokens).logits
+        )
+    base = kind.from_pretrained(tmp_path / "whole")
+    chosen = peft.LoraConfig(task_type="SEQ_CLS", init_lora_weights=False)
+    adapted = peft.get_peft_model(model, chosen, adapter_name="mine").eval()
+    torch.nn.init.ones_(adapted.classifier.modules_to_save["mine"].weight)
+    files = export(adapted, tmp_path / "adapters")
+    assert [p.name for p in files] == ["adapter_config.json", "adapter_model.safetensors"]
+    read = peft.PeftModel.from_pretrained(base, tmp_path / "adapters").eval()
+    with torch.no_grad():
+        close(read(**tokens).logits, adapted(**tokens).logits)
+    for path in [*files, *(tmp_path / "whole").iterdir()]:
+        assert str(tmp_path).encode() not in path.read_bytes()

@@ -1,6 +1,7 @@
 """`dpdt predict`: the answers of the training run, from raw inputs; bad input is one sentence."""
 
 import csv
+import json
 import os
 import zipfile
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
+from safetensors.torch import save_model
 from sklearn.datasets import load_digits
 
 from dpdt import data, load
@@ -17,7 +19,10 @@ from dpdt.data import BYTES, Facts
 from dpdt.data.images import ImageFolder
 from dpdt.data.scales import AS_THEY_ARE, DIGITS
 from dpdt.errors import InputError
+from dpdt.release.description import describe
 from dpdt.release.inputs import source
+from dpdt.release.loading import opened
+from dpdt.release.predict import predict
 from dpdt.runs import Run
 from tests.models.test_pretrained import LABELS, TEXTS
 from tests.release.folders import MAKE, digits, images, released, texts, trained
@@ -227,14 +232,16 @@ def test_text_that_is_none(tmp_path):
         ("b.txt", b"\xff\xfe", "is not text in UTF-8"),
         ("c.txt", b"", "is empty"),
         ("d.csv", b"good film\n", "line 1 must be a header with a column text or sentence"),
+        ("i.csv", b'"one\ntwo"\n', r"found 'one\\ntwo'"),
         ("e.csv", b"text,label\n ,1\n", "line 2 has no text in column 1"),
         ("f.npz", b"", "the model reads texts"),
         ("g.png", b"", "the model reads no images"),
         ("h.txt", b"x" * 10_000_001, "line 1 has 10000000 characters or more"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=message) as error:
             list(source(tmp_path / name, facts, None, 2).chunks)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -249,8 +256,8 @@ def test_text_that_is_none(tmp_path):
         ({"x": np.zeros((2, 3), complex)}, "must be rows of numbers, found complex128"),
         ({"x": np.array([[1, np.nan, 2]])}, "row 1 has nan"),
         ({"x": np.asfortranarray(np.zeros((2, 3)))}, "column by column"),
-        ({"a": np.zeros((2, 3)), "b": np.zeros((2, 3))}, "found a, b"),
-        ({}, "found none"),
+        ({"a": np.zeros((2, 3)), "b": np.zeros((2, 3))}, "found 'a, b'"),
+        ({}, "found ''"),
     ],
 )
 def test_a_bad_archive_is_one_sentence(tmp_path, arrays, message):
@@ -384,3 +391,28 @@ def test_an_answer_that_is_not_finite_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", 3e38 * weight[None])
     with pytest.raises(InputError, match="row 1: the model's answer is not finite"):
         predicted(tmp_path / "run", tmp_path / "x.npz")
+
+
+def test_a_model_of_ones_own_has_no_known_inputs(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    save_model(model, str(tmp_path / "model.safetensors"))
+    (tmp_path / "config.json").write_text(json.dumps(describe(model)))
+    (tmp_path / "x.csv").write_text("1,2\n")
+    with pytest.raises(InputError, match=r"own class, torch.nn.modules.linear.Linear; build one"):
+        predicted(tmp_path, tmp_path / "x.csv")
+    with pytest.raises(InputError, match=r"use dpdt.load\(folder, model\)"):
+        predict(opened(tmp_path, model), tmp_path / "x.csv", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_large_inputs_are_not_read_at_once(tmp_path):
+    """The first rows have their answers before the last ones are looked at."""
+    path = tmp_path / "x.csv"
+    path.write_text("1,2,3\n" * 50_000 + "1,2,x\n")
+    chunks = source(path, NUMBERS, AS_THEY_ARE, 10).chunks
+    names, x, done = next(chunks)
+    assert names == [str(i + 1) for i in range(10)]
+    assert x.shape == (10, 3)
+    assert done < path.stat().st_size / 2
+    with pytest.raises(InputError, match="line 50001"):
+        list(chunks)

@@ -56,7 +56,7 @@ def opened(path: Path, names: tuple[str, ...]) -> Iterator[Rows]:
         if name is None:
             raise InputError(
                 f"{path}: must hold an array {' or '.join(names)}, or one array alone, found "
-                f"{', '.join(found) or 'none'}"
+                f"{', '.join(found)!r:.80}"
             )
         with reading(path):
             info = archive.getinfo(name + SUFFIX)

@@ -5,7 +5,8 @@ LoRA, reads from there, and the tokenizer. A backbone with a head is one model f
 where it has a class that reads the same token (causal models and ViT); whether that class gives
 the same answers is tried on made-up inputs. Otherwise the head is a file of its own beside the
 backbone: head.safetensors, with `weight` and perhaps `bias`. Encoders are read by the mean of all
-tokens, for which the library has no class.
+tokens, for which the library has no class. Models of the libraries' own classes, as `dpdt.train`
+takes them, are saved as they are; their tokenizer is not known here.
 
 Guarantees: the same model gives the same bytes. No file names a path of this machine. All weights
 that are written are parts of the model.
@@ -14,6 +15,7 @@ that are written are parts of the model.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from dpdt.mechanism import full_precision
 from dpdt.models import pretrained
 from dpdt.models.pretrained import Classifier
 
+LIBRARY = ("transformers", "PreTrainedModel")
 HEAD = "head.safetensors"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ROWS, TOKENS = 3, 5  # of made-up inputs
@@ -39,11 +42,28 @@ def export(model: nn.Module, folder: Path) -> list[Path]:
 
     Returns the files.
     """
-    if not isinstance(model, Classifier):
+    adapted = _is(model, "peft", "PeftModel")
+    if not (isinstance(model, Classifier) or adapted or _is(model, *LIBRARY)):
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    if model.settings.trained == "lora":
+    if isinstance(model, Classifier):
+        _classifier(model, folder)
+    elif adapted:
         _adapters(model, folder)
+    else:
+        _save(model, folder)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _is(model: nn.Module, library: str, name: str) -> bool:
+    """Whether a model is of a class of a library, which was then imported already."""
+    kind = getattr(sys.modules.get(library), name, None)
+    return kind is not None and isinstance(model, kind)
+
+
+def _classifier(model: Classifier, folder: Path) -> None:
+    if model.settings.trained == "lora":
+        _adapters(model.backbone, folder)
         _head(model, folder)
     else:
         whole = _whole(model)
@@ -52,7 +72,6 @@ def export(model: nn.Module, folder: Path) -> list[Path]:
         _save(model.backbone if whole is None else whole, folder)
     if model.pooling != "first":
         _tokenizer(model, folder)
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _save(model: Any, folder: Path) -> None:
@@ -64,15 +83,15 @@ def _head(model: Classifier, folder: Path) -> None:
               folder / HEAD, metadata={"format": "pt"})  # fmt: skip
 
 
-def _adapters(model: Classifier, folder: Path) -> None:
+def _adapters(adapted: Any, folder: Path) -> None:
     """What PEFT would write, without its model card and the path of the base model."""
     import peft
 
-    adapted: Any = model.backbone
-    state = peft.get_peft_model_state_dict(adapted)
+    name = adapted.active_adapter
+    state = peft.get_peft_model_state_dict(adapted, adapter_name=name, save_embedding_layers=False)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
-    chosen = adapted.peft_config["default"].to_dict()
+    chosen = adapted.peft_config[name].to_dict()
     chosen |= {"base_model_name_or_path": None, "inference_mode": True}
     text = json.dumps(_sorted(chosen), indent=2, sort_keys=True)
     (folder / ADAPTER_CONFIG).write_text(text + "\n", "utf-8")

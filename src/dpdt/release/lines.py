@@ -86,8 +86,9 @@ def _columns(lines: Lines, fields: list[str], width: int | None) -> list[int]:
     if width is None:
         found = [names.index(name) for name in TEXTS if name in names]
         if not found:
+            wanted = " or ".join(TEXTS)
             lines.refuse(
-                f"must be a header with a column {' or '.join(TEXTS)}, found {_some(fields)}"
+                f"must be a header with a column {wanted}, found {', '.join(fields)!r:.80}"
             )
         return found[:1]
     chosen = [i for i, name in enumerate(names) if name != LABEL]
@@ -97,10 +98,6 @@ def _columns(lines: Lines, fields: list[str], width: int | None) -> list[int]:
             f"is passed over if a header calls it {LABEL})"
         )
     return chosen
-
-
-def _some(fields: list[str]) -> str:
-    return ", ".join(fields)[:80]
 
 
 def _is_number(cell: str) -> bool:
