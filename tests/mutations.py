@@ -90,6 +90,7 @@ RANKS_RESUME = "tests/distributed/test_resume.py"
 LOCAL = "tests/distributed/test_local.py"
 READINESS = "tests/algorithm/test_readiness.py"
 RESUME = "tests/training/test_resume.py"
+SURVIVAL = "tests/training/test_survival.py"
 RULE = "tests/methods/test_rule.py"
 SENSITIVITY = (
     "tests/test_sensitivity.py::test_one_record_moves_the_mean_by_no_more_than_is_accounted"
@@ -466,15 +467,15 @@ LEDGERS = [
     Mutation(
         "ledger/writer.py",
         "nothing is brought to the disk itself",
-        "os.fsync(self._file.fileno())",
+        "sync_data(self._file.fileno())",
         "self._file.fileno()",
         (HOLES_LEDGER,),
     ),
     Mutation(
         "ledger/writer.py",
         "the name of a new ledger is not brought to the disk",
-        "        _sync_folder(Path(path).parent)\n",
-        "",
+        "            sync_folder(self._path.parent)\n",
+        "            pass\n",
         (LEDGER_FILE,),
     ),
     Mutation(
@@ -500,22 +501,22 @@ LEDGERS = [
     ),
     Mutation(
         "ledger/writer.py",
-        "steps are not brought to the disk in time",
-        "if time.monotonic() - self._synced > SYNC:",
-        "if False:",
+        "steps are not brought to the disk before they are taken",
+        "self.ledger.position if number is None else number)\n        self.sync()",
+        "self.ledger.position if number is None else number)",
         (LEDGER_FILE,),
     ),
     Mutation(
         "ledger/writer.py",
-        "lines stay in the process",
-        '"hash": self._hash}) + "\\n")\n            self._file.flush()',
-        '"hash": self._hash}) + "\\n")',
-        (LEDGER,),
+        "a line does not overwrite what a failed write has left",
+        "            self._file.truncate(end)\n            self._file.seek(end)\n",
+        "",
+        (SURVIVAL,),
     ),
     Mutation(
         "ledger/writer.py",
         "a ledger that has ended is reopened",
-        "if found.closed:",
+        "if found.closed and not repeats:",
         "if False:",
         (f"{RESUME}::test_a_ledger_that_has_ended_is_not_reopened",),
     ),
@@ -1724,17 +1725,17 @@ STEPS = [
         (RESUMED, STATE),
     ),
     Mutation(
-        "training/step.py",
+        "training/recorded.py",
         "resume: steps may have been taken twice",
-        "if since != planned[position:]:",
+        "if not (_consecutive(since, position) and _as_planned(since, plan)):",
         "if False:",
         (STATE,),
     ),
     Mutation(
-        "training/step.py",
+        "training/recorded.py",
         "resume: settings are not compared with the ledger",
-        "if any(setting != self.plan.at(n) for n, setting in steps_of(self.writer.ledger.runs)):",
-        "if False:",
+        "    if not _as_planned(runs, plan):",
+        "    if False:",
         (STEP,),
     ),
     Mutation(
@@ -2984,17 +2985,17 @@ RUNS = [
         (RUN,),
     ),
     Mutation(
-        "training/run.py",
+        "training/outcome.py",
         "an interrupted run shows its model though only the last iterate leaves",
-        'shown = finished or config.privacy.release != "last"',
+        'shown = finished or step.plan.training.privacy.release != "last"',
         "shown = True",
         (LAST,),
     ),
     Mutation(
-        "training/run.py",
+        "training/outcome.py",
         "a finished run keeps its noise stream",
-        "        folder.remove_checkpoint()\n",
-        "        pass\n",
+        "            folder.remove_checkpoint()\n",
+        "            pass\n",
         (METHODS_ALL,),
     ),
     Mutation(
