@@ -32,13 +32,16 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dpdt import config
+from dpdt.config import plan_of
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.training.loader import Loader
+from dpdt.training.recorder import Recorder
 from dpdt.training.run import load, run
 
 KINDS = ("line", "write", "call", "power", "clock")
@@ -141,10 +144,23 @@ class Killer:
                 kept.rename(new)
 
 
+class AfterCheckpoint:
+    """Kills right after the first checkpoint."""
+
+    def install(self) -> None:
+        inner = Recorder.checkpoint
+
+        def checkpoint(recorder):
+            inner(recorder)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Recorder.checkpoint = checkpoint
+
+
 class Child:
     """A forked process that trains. `taken` counts the steps whose batches were read."""
 
-    def __init__(self, chosen, examples, path: Path, resume: bool, killer: Killer | None):
+    def __init__(self, chosen, examples, path: Path, resume: bool, killer: Any):
         self.counter = mmap.mmap(-1, 8)
         self.report = path.parent / f"{path.name}.said"
         self.pid = os.fork()
@@ -206,6 +222,7 @@ class Trial:
         self.name, self.fresh, self.home, self.generator = name, fresh, home, generator
         self.config = config.load("digits", (*COMMON, *overrides, *seeded), method=method)
         self.examples = load(self.config)
+        plan_of(self.config)  # the noise is calibrated once, not in each child
         self.start = None if fresh else self._first_checkpoint()
         whole, began = self._begin("whole"), time.monotonic()
         child = self._child(whole, not fresh, None)
@@ -214,17 +231,14 @@ class Trial:
         self.expected, self.steps = compared(whole), child.taken
         assert "checkpoint.pt" not in self.expected["left"]
 
-    def _child(self, path: Path, resume: bool, killer: Killer | None) -> Child:
+    def _child(self, path: Path, resume: bool, killer: Any) -> Child:
         return Child(self.config, self.examples, path, resume, killer)
 
     def _first_checkpoint(self) -> Path:
         """A run's folder right after its first checkpoint, with the secret noise in it."""
         path = self.home / "first"
-        calls = 0
-        while not (path / "private" / "checkpoint.pt").is_file():
-            shutil.rmtree(path, ignore_errors=True)
-            calls += 1
-            self._child(path, False, Killer("call", calls, 0.0)).end()
+        assert self._child(path, False, AfterCheckpoint()).end() == -signal.SIGKILL
+        assert Ledger.read(path / "ledger.jsonl").steps == 0
         return path
 
     def _begin(self, name: str) -> Path:
@@ -234,8 +248,8 @@ class Trial:
         return path
 
     def _killer(self, kind: str) -> Killer:
-        moments = {"line": 12000, "write": 150, "call": 300, "power": 300, "clock": 1}
-        moment = self.generator.randint(1, moments[kind])
+        moments = {"line": 6000, "write": 300, "call": 700, "power": 700, "clock": 1}
+        moment = 1 + int(moments[kind] * self.generator.random() ** 2)  # a resumed run is shorter
         return Killer(kind, moment, self.generator.random())
 
     def once(self, number: int, kinds: list[str]) -> int:

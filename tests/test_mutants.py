@@ -310,7 +310,7 @@ class TestLedgerFile:
                 lambda handle: kinds.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}")
                                             else "file"),
             )  # fmt: skip
-        step, loader = prepare(
+        _, loader = prepare(
             nn.Linear(6, 3), examples(), noise=1.0, ledger=tmp_path / "l", **SMALL, **FIXED
         )
         assert kinds == ["file", "folder"]
