@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from dpdt import config
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
+from dpdt.files import write_atomically
 from dpdt.ledger import Ledger, LedgerWriter, Setting, Stretch
 from dpdt.runs import Run, checkpoint
 from dpdt.training import recorded
@@ -221,6 +223,36 @@ def test_an_edited_configuration_is_refused(folder):
     assert edited != chosen()
     with pytest.raises(InputError, match="the configuration changed since"):
         run(edited, folder, show_progress=False, resume=True)
+
+
+def test_what_replaces_a_file_is_on_the_disk_first(tmp_path, monkeypatch):
+    done = []
+    for name in ("write", "fsync", "replace"):
+        inner = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *given, n=name, f=inner: done.append((n, kind(given))) or f(*given)
+        )
+    write_atomically(tmp_path / "file", b"new")
+    assert [n for n, _ in done] == ["write", "fsync", "replace", "fsync"]
+    assert [k for n, k in done if n == "fsync"] == ["file", "folder"]
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def kind(given):
+    return "folder" if os.path.isdir(f"/proc/self/fd/{given[0]}") else "file"
+
+
+def test_a_model_that_cannot_be_kept_leaves_a_run_that_goes_on(begun, folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.torch, "save_model", not_saved)
+        assert "model.safetensors: cannot be written (No space" in refused(folder)
+    assert Ledger.read(folder / "ledger.jsonl").closed
+    assert resume(folder).finished
+    assert model(folder) == model(begun / "whole")
+
+
+def not_saved(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 # one process at a time
