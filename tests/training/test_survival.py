@@ -103,7 +103,7 @@ def test_every_flipped_or_missing_byte_of_a_checkpoint_is_noticed(folder):
             checkpoint.load(path)
     for kept in (0, 1, 47, 48, 49, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:kept])
-        with pytest.raises(InputError, match="damaged"):
+        with pytest.raises(InputError, match="says that it has" if kept >= 48 else "damaged"):
             checkpoint.load(path)
     path.write_bytes(whole + b"\0")
     assert "damaged" in refused(folder)
