@@ -94,6 +94,7 @@ RANKS_RESUME = "tests/distributed/test_resume.py"
 LOCAL = "tests/distributed/test_local.py"
 READINESS = "tests/algorithm/test_readiness.py"
 RESUME = "tests/training/test_resume.py"
+SURVIVAL = "tests/training/test_survival.py"
 RULE = "tests/methods/test_rule.py"
 SENSITIVITY = (
     "tests/test_sensitivity.py::test_one_record_moves_the_mean_by_no_more_than_is_accounted"
@@ -473,15 +474,15 @@ LEDGERS = [
     Mutation(
         "ledger/writer.py",
         "nothing is brought to the disk itself",
-        "os.fsync(self._file.fileno())",
+        "sync_data(self._file.fileno())",
         "self._file.fileno()",
         (HOLES_LEDGER,),
     ),
     Mutation(
         "ledger/writer.py",
         "the name of a new ledger is not brought to the disk",
-        "        _sync_folder(Path(path).parent)\n",
-        "",
+        "            sync_folder(self._path.parent)\n",
+        "            pass\n",
         (LEDGER_FILE,),
     ),
     Mutation(
@@ -507,22 +508,22 @@ LEDGERS = [
     ),
     Mutation(
         "ledger/writer.py",
-        "steps are not brought to the disk in time",
-        "if time.monotonic() - self._synced > SYNC:",
-        "if False:",
+        "steps are not brought to the disk before they are taken",
+        "self.ledger.position if number is None else number)\n        self.sync()",
+        "self.ledger.position if number is None else number)",
         (LEDGER_FILE,),
     ),
     Mutation(
         "ledger/writer.py",
-        "lines stay in the process",
-        '"hash": self._hash}) + "\\n")\n            self._file.flush()',
-        '"hash": self._hash}) + "\\n")',
-        (LEDGER,),
+        "a line does not overwrite what a failed write has left",
+        "            self._file.truncate(end)\n            self._file.seek(end)\n",
+        "",
+        (f"{SURVIVAL}::test_a_step_that_cannot_be_recorded_is_not_taken",),
     ),
     Mutation(
         "ledger/writer.py",
         "a ledger that has ended is reopened",
-        "if found.closed:",
+        "if found.closed and not repeats:",
         "if False:",
         (f"{RESUME}::test_a_ledger_that_has_ended_is_not_reopened",),
     ),
@@ -1867,17 +1868,17 @@ STEPS = [
         (RESUMED, STATE),
     ),
     Mutation(
-        "training/step.py",
+        "training/recorded.py",
         "resume: steps may have been taken twice",
-        "if since != planned[position:]:",
+        "if not (_consecutive(since, position) and _as_planned(since, plan)):",
         "if False:",
         (STATE,),
     ),
     Mutation(
-        "training/step.py",
+        "training/recorded.py",
         "resume: settings are not compared with the ledger",
-        "if any(setting != self.plan.at(n) for n, setting in steps_of(self.writer.ledger.runs)):",
-        "if False:",
+        "    if not _as_planned(runs, plan):",
+        "    if False:",
         (STEP,),
     ),
     Mutation(
@@ -3239,17 +3240,17 @@ RUNS = [
         (RUN,),
     ),
     Mutation(
-        "training/run.py",
+        "training/outcome.py",
         "an interrupted run shows its model though only the last iterate leaves",
-        'shown = finished or config.privacy.release != "last"',
+        'shown = finished or step.plan.training.privacy.release != "last"',
         "shown = True",
         (LAST,),
     ),
     Mutation(
-        "training/run.py",
+        "training/outcome.py",
         "a finished run keeps its noise stream",
-        "        folder.remove_checkpoint()\n",
-        "        pass\n",
+        "            folder.remove_checkpoint()\n",
+        "            pass\n",
         (METHODS_ALL,),
     ),
     Mutation(
@@ -3258,6 +3259,72 @@ RUNS = [
         "return (bound.epsilon if bound.valid else math.inf), None",
         "return bound.epsilon, None",
         (f"{RESUME}::test_no_epsilon_is_written_where_nothing_is_guaranteed",),
+    ),
+    Mutation(
+        "runs/checkpoint.py",
+        "a checkpoint's checksum is not looked at",
+        "if digest.digest() != head[16:]:",
+        "if False:",
+        (f"{SURVIVAL}::test_every_flipped_or_missing_byte_of_a_checkpoint_is_noticed",),
+    ),
+    Mutation(
+        "runs/checkpoint.py",
+        "a checkpoint's length is not looked at",
+        "if HEAD + length != size:",
+        "if False:",
+        (f"{SURVIVAL}::test_every_flipped_or_missing_byte_of_a_checkpoint_is_noticed",),
+    ),
+    Mutation(
+        "runs/checkpoint.py",
+        "a checkpoint may run code",
+        "weights_only=True",
+        "weights_only=False",
+        (f"{SURVIVAL}::test_no_code_in_a_checkpoint_is_run",),
+    ),
+    Mutation(
+        "files.py",
+        "a file replaces another before it is on the disk",
+        "            sync(part)\n            os.replace(part, path)\n",
+        "            os.replace(part, path)\n",
+        (f"{SURVIVAL}::test_what_replaces_a_file_is_on_the_disk_first",),
+    ),
+    Mutation(
+        "runs/lock.py",
+        "two processes write to one folder",
+        "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        (f"{SURVIVAL}::test_a_second_process_is_told_that_one_is_writing",),
+    ),
+    Mutation(
+        "training/run.py",
+        "there is no checkpoint before the first step",
+        "recorder.checkpoint()  # the noise's key, before anything is spent",
+        "pass",
+        (
+            f"{RESUME}::test_a_checkpoint_is_there_before_the_first_step_and_then_as_often_as_wanted",
+        ),
+    ),
+    Mutation(
+        "training/run.py",
+        "a run is resumed while another process writes to it",
+        "        if folder is not None:\n            held.enter_context(folder.locked())\n",
+        "",
+        (f"{SURVIVAL}::test_a_second_process_is_told_that_one_is_writing",),
+    ),
+    Mutation(
+        "ledger/writer.py",
+        "a ledger that has ended takes another step",
+        "        if self.ledger.closed:\n            raise",
+        "        if False:\n            raise",
+        (f"{SURVIVAL}::test_a_ledger_that_has_ended_takes_no_step",),
+    ),
+    Mutation(
+        "training/outcome.py",
+        "the checkpoint goes before the model is kept",
+        "        if self.shown:\n            folder.save_model(model)\n",
+        "        folder.remove_checkpoint()\n        if self.shown:\n"
+        "            folder.save_model(model)\n",
+        (f"{SURVIVAL}::test_a_model_that_cannot_be_kept_leaves_a_run_that_goes_on",),
     ),
     Mutation(
         "runs/__init__.py",

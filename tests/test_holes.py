@@ -1164,7 +1164,7 @@ class Test14Ledger:
     def test_it_is_on_the_disk_before_anything_leaves(self, tmp_path, monkeypatch):
         synced = []
         monkeypatch.setattr(
-            "dpdt.ledger.writer.os.fsync",
+            "dpdt.files.os.fdatasync",
             lambda handle: synced.append(path.read_text().count('"step",')),
         )
         path = tmp_path / "ledger.jsonl"

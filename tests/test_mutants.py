@@ -41,7 +41,7 @@ from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, owners
 from dpdt.parts import Products, Rows
 from dpdt.runs import Run
-from dpdt.training import depends, grid, recorder
+from dpdt.training import depends, grid
 from dpdt.training import run as running
 from dpdt.training.loop import fit
 from dpdt.training.step import Step
@@ -290,7 +290,7 @@ class TestLedgerFile:
         step, _ = prepare(model, data, noise=1.0, ledger=path, **SMALL, **FIXED)
         assert "trained on these data" in Ledger.read(path).voids[0]
         monkeypatch.setattr(
-            "dpdt.ledger.writer.os.fsync",
+            "dpdt.files.os.fdatasync",
             lambda handle: synced.append(len(Ledger.read(path).voids)),
         )
         step.writer.void("something was found")
@@ -304,24 +304,23 @@ class TestLedgerFile:
         with pytest.raises(InputError, match="belongs to a run with other settings or data"):
             other.reopen(path)
 
-    def test_a_step_reaches_the_disk_in_time_and_so_does_the_name_of_the_file(
+    def test_a_step_reaches_the_disk_first_and_so_does_the_name_of_the_file(
         self, tmp_path, monkeypatch
     ):
-        kinds, clock = [], [100.0]
-        monkeypatch.setattr(
-            "dpdt.ledger.writer.os.fsync",
-            lambda handle: kinds.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}")
-                                        else "file"),
-        )  # fmt: skip
-        monkeypatch.setattr("dpdt.ledger.writer.time.monotonic", lambda: clock[0])
-        step, loader = prepare(
+        kinds = []
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(
+                f"dpdt.files.os.{name}",
+                lambda handle: kinds.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}")
+                                            else "file"),
+            )  # fmt: skip
+        _, loader = prepare(
             nn.Linear(6, 3), examples(), noise=1.0, ledger=tmp_path / "l", **SMALL, **FIXED
         )
         assert kinds == ["file", "folder"]
         batches = iter(loader)
-        for later, number in ((0.5, 2), (0.6, 3), (0.5, 3), (0.6, 4)):
-            clock[0] += later
-            step(next(batches))
+        for number in (3, 4, 5):
+            next(batches)
             assert len(kinds) == number
 
 
@@ -1445,11 +1444,11 @@ class TestRun:
         spy(Step, "check")
         spy(LedgerWriter, "sync")
         spy(Run, "save_checkpoint")
-        monkeypatch.setattr(recorder, "PAUSE", -1.0)
-        chosen = config.load("digits", ("train.epochs=2", "train.batch_size=700"))
+        overrides = ("train.epochs=2", "train.batch_size=700", "train.checkpoint=2")
+        chosen = config.load("digits", overrides)
         running.run(chosen, tmp_path / "run", show_progress=False)
         places = [i for i, name in enumerate(done) if name == "save_checkpoint"]
-        assert len(places) == 2
+        assert len(places) == 3
         for place in places:
             assert done[place - 2 : place] == ["check", "sync"]
 

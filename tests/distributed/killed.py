@@ -10,7 +10,6 @@ import sys
 from dpdt.cli.main import main
 from dpdt.training import recorder
 
-recorder.PAUSE = -1.0  # a checkpoint after each epoch
 STEP = int(sys.argv.pop(1))
 on_step = recorder.Recorder.on_step
 

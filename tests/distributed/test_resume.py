@@ -181,7 +181,7 @@ def test_torchrun_starts_ranks_again_and_they_go_on_bit_for_bit(tmp_path):
     """Rank 1 is killed after the fourth step, and the ledger is ahead of the checkpoint."""
     script = Path(__file__).parent / "killed.py"
     root = script.parents[2]
-    overrides = ("train.epochs=5", "privacy.noise_seed=1")
+    overrides = ("train.epochs=5", "privacy.noise_seed=1", "train.checkpoint=1")
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts",
         "1", "--standalone", str(script), "3", "train", "digits", "--out",

@@ -174,7 +174,7 @@ def test_other_files_are_not_ledgers(tmp_path, content):
 def test_a_ledger_file_is_never_overwritten(tmp_path):
     path = tmp_path / "ledger.jsonl"
     write(path, [setting()])
-    with pytest.raises(FileExistsError):
+    with pytest.raises(InputError, match=r"cannot be written .File exists"):
         opened(path)
 
 

@@ -15,7 +15,6 @@ from dpdt.data.access import fingerprint
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
 from dpdt.runs import Run
-from dpdt.training import recorder
 from dpdt.training import run as running
 from dpdt.training.run import run
 from tests.numbers import prepare
@@ -53,14 +52,16 @@ def test_diagnostics_of_steps_that_are_taken_again_are_written_once(tmp_path, mo
     assert [r["path_length"] for r in resumed] == [r["path_length"] for r in whole]
 
 
-def test_long_runs_leave_a_checkpoint_after_an_epoch(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "PAUSE", -1.0)
+def test_a_checkpoint_is_there_before_the_first_step_and_then_as_often_as_wanted(
+    tmp_path, monkeypatch
+):
     saved = []
     monkeypatch.setattr(
         Run, "save_checkpoint", lambda self, state: saved.append(state["step"]["engine"])
     )
-    run(config.load("digits", ("train.epochs=3",)), tmp_path / "run", show_progress=False)
-    assert [s["steps"] for s in saved] == [1, 2, 3]
+    chosen = config.load("digits", ("train.epochs=5", "train.checkpoint=2"))
+    run(chosen, tmp_path / "run", show_progress=False)
+    assert [s["steps"] for s in saved] == [0, 2, 4]
 
 
 @pytest.mark.parametrize("kind", ["mislabelled", "gradient"])
@@ -84,7 +85,7 @@ def changed(what):
 def test_what_cannot_be_resumed(tmp_path, monkeypatch):
     chosen = config.load("digits", ("train.epochs=5", *FIXED))
     run(chosen, tmp_path / "done", show_progress=False)
-    with pytest.raises(InputError, match="has no checkpoint; it was finished"):
+    with pytest.raises(InputError, match="has no checkpoint, since the run was finished"):
         run(chosen, tmp_path / "done", show_progress=False, resume=True)
     cut(monkeypatch, chosen, tmp_path / "cut")
     other = config.load("digits", ("train.epochs=5", *FIXED, "train.batch_size=700"))
@@ -104,7 +105,7 @@ def test_what_cannot_be_resumed(tmp_path, monkeypatch):
                 examples=replace(examples, **{part: (x, y)}),
             )
     (tmp_path / "cut" / "private" / "checkpoint.pt").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"checkpoint.pt: cannot be read"):
+    with pytest.raises(InputError, match=r"checkpoint.pt: is damaged, or not a"):
         run(chosen, tmp_path / "cut", show_progress=False, resume=True)
 
 

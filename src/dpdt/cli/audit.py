@@ -74,7 +74,10 @@ def command(
     from dpdt.training.progress import counting
 
     total = shadows + (thresholds == "shadow")
-    with counting("shadow models", total, enabled=not as_json) as advance:
+    with (
+        Run.open(target).locked(),
+        counting("shadow models", total, enabled=not as_json) as advance,
+    ):
         report = audit(
             target,
             repeats=repeats,

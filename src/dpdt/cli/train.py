@@ -21,7 +21,7 @@ from dpdt.runs import Run, default_path
 
 if TYPE_CHECKING:
     from dpdt.distributed.world import World
-    from dpdt.training.run import Outcome
+    from dpdt.training.outcome import Outcome
 
 
 @click.command(
@@ -54,9 +54,9 @@ def command(
     """Train a model, then print its accuracy and what it guarantees.
 
     The configuration is a preset's name or a TOML file. The run's folder is runs/NAME-TIME unless
-    --out names another. Ctrl-C ends the run after its current step. What it spent is accounted, and
-    --resume continues it. Several processes train one model by torchrun -m dpdt train: see
-    docs/scaling.md.
+    --out names another. Ctrl-C or SIGTERM ends the run after its current step. What it spent is
+    accounted, and --resume continues it. Several processes train one model by torchrun -m dpdt
+    train: see docs/scaling.md.
     """
     if resume and (source or overrides or method or out):
         raise InputError(f"--resume {resume}: goes on as the run began; give nothing else")
@@ -87,7 +87,7 @@ def command(
         )
     if world.first:
         _tell(outcome, path, diagnose=diagnose, as_json=as_json)
-    return 0 if outcome.finished else 130
+    return outcome.status
 
 
 def _within(

@@ -28,6 +28,7 @@ class Options(TypedDict, total=False):
     device: Literal["auto", "cpu", "cuda", "mps"]
     precision: Literal["float32", "bfloat16"]
     workers: int
+    checkpoint: int | str
     # [privacy]
     delta: float
     allow_large_delta: bool

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import time
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TextIO
+from typing import Any
 
 from dpdt.errors import InputError
+from dpdt.files import sync_data, sync_folder, write_all, writing
 from dpdt.ledger.ledger import Ledger
 from dpdt.ledger.lines import FORMAT, chain, setting_of
 from dpdt.ledger.records import Header, Setting, Stretch
 
-SYNC = 1.0  # seconds: a step's record reaches the disk within them, and before anything leaves
+SETTING = b'{"kind": "setting"'  # how the line of a setting begins
 
 
 class LedgerWriter:
     """Appends to a ledger in memory and, once a file is open, to the file.
 
-    Guarantees: `step` returns only after the record of the step was handed to the operating system.
-    The record is on the disk itself before anything leaves the run: exports, voids and the end
-    call `sync`, and so does a step once in SYNC seconds. Whoever writes a checkpoint must call
-    `sync` first. No step can be recorded after `pause` or `close`.
+    Guarantees: `step`, `export`, `void` and the end return only after their record is on the disk
+    itself. What cannot be written is raised, so that its step is not taken. After that, or after an
+    interrupt between any two instructions, the next record follows the last whole one. No step can
+    be recorded after `pause` or `close`.
     """
 
     def __init__(self, header: Header):
         self.ledger = Ledger(header)
-        self._hash = ""
         self._setting: Setting | None = None
-        self._file: TextIO | None = None
-        self._synced = 0.0
+        self._path = Path()
+        self._file: io.FileIO | None = None
+        self._tail = (0, "")  # where the next line goes, and the hash of the line before it
         self._ended = False
 
     def open(self, path: str | Path) -> None:
         """Write to a new file from now on, before the first step."""
         if self.ledger.runs or self._file is not None or self._ended:
             raise InputError(f"{path}: a ledger's file must be opened before the first step")
-        self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._path = Path(path)
+        with writing(path):
+            self._file = io.FileIO(path, "x")
         header = asdict(self.ledger.header)
         self._write({"kind": "header", "format": FORMAT, **header})
         if self.ledger.data:
@@ -47,28 +49,33 @@ class LedgerWriter:
         for why in self.ledger.voids:
             self._write({"kind": "void", "why": why})
         self.sync()
-        _sync_folder(Path(path).parent)
+        with writing(path):
+            sync_folder(self._path.parent)
 
-    def reopen(self, path: str | Path) -> None:
+    def reopen(self, path: str | Path, *, repeats: bool = False) -> None:
         """Continue the file of a run that was interrupted. A torn last line is cut off.
 
-        The run must be the same: what its header says may not have changed.
+        The run must be the same: what its header says may not have changed. If it has ended, it is
+        continued only to come out again as it did (`repeats`), and no step can be recorded.
         """
         found = Ledger.read(path)
-        if found.closed:
+        if found.closed and not repeats:
             raise InputError(f"{path}: the run has ended, and nothing may follow")
         if found.header != self.ledger.header:
             raise InputError(f"{path}: belongs to a run with other settings or data")
         text = Path(path).read_bytes()
         text = text[: text.rindex(b"\n") + 1]
-        records = [json.loads(line) for line in text.splitlines()]
+        lines = text.splitlines()
         found.voids += [why for why in self.ledger.voids if why not in found.voids]
-        self.ledger, self._hash = found, records[-1]["hash"]
-        latest = next((r for r in reversed(records) if r["kind"] == "setting"), None)
-        self._setting = latest and setting_of(latest, len(found.header.blocks))
-        self._file = open(path, "r+", encoding="utf-8")  # noqa: SIM115 - closed by close()
-        self._file.truncate(len(text))
-        self._file.seek(0, 2)
+        self.ledger, self._tail = found, (len(text), json.loads(lines[-1])["hash"])
+        latest = next((line for line in reversed(lines) if line.startswith(SETTING)), None)
+        if latest is not None:
+            self._setting = setting_of(json.loads(latest), len(found.header.blocks))
+        self._path = Path(path)
+        with writing(path):
+            self._file = io.FileIO(path, "r+")
+            self._file.truncate(len(text))
+        self.sync()
 
     def follow(self, ledger: Ledger) -> None:
         """Go on, in memory, from what another rank's writer has reopened."""
@@ -78,7 +85,8 @@ class LedgerWriter:
         """Take over what another ledger of the same run has recorded, before any own step."""
         for run in runs:
             for number in range(run.start, run.start + run.steps):
-                self.step(run.setting, number)
+                self._record(run.setting, number)
+        self.sync()
 
     def refuse_ended(self) -> None:
         """Refuse a step after the end."""
@@ -91,14 +99,17 @@ class LedgerWriter:
     def step(self, setting: Setting, number: int | None = None) -> None:
         """Record one step, before it is taken. `number` is the step's own in the plan."""
         self.refuse_ended()
-        number = self.ledger.position if number is None else number
+        if self.ledger.closed:
+            raise InputError(f"{self._path}: the run has ended, and no step may follow")
+        self._record(setting, self.ledger.position if number is None else number)
+        self.sync()
+
+    def _record(self, setting: Setting, number: int) -> None:
         if setting != self._setting:
-            self._setting = setting
             self._write({"kind": "setting", **asdict(setting)})
+            self._setting = setting
         self._write({"kind": "step", "step": number})
         self.ledger.append(setting, start=number)
-        if time.monotonic() - self._synced > SYNC:
-            self.sync()
 
     def export(self, what: str) -> None:
         """Record that something besides the last iterate leaves the run."""
@@ -136,15 +147,21 @@ class LedgerWriter:
     def sync(self) -> None:
         """Bring everything written so far to the disk itself."""
         if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._synced = time.monotonic()
+            with writing(self._path):
+                sync_data(self._file.fileno())
 
     def _write(self, record: dict[str, Any]) -> None:
-        if self._file is not None:
-            self._hash = chain(self._hash, record)
-            self._file.write(json.dumps({**record, "hash": self._hash}) + "\n")
-            self._file.flush()
+        """Write a line after the last whole one, over what a failed or stopped write has left."""
+        if self._file is None:
+            return
+        end, previous = self._tail
+        digest = chain(previous, record)
+        line = (json.dumps({**record, "hash": digest}) + "\n").encode()
+        with writing(self._path):
+            self._file.truncate(end)
+            self._file.seek(end)
+            write_all(self._file.fileno(), line)
+        self._tail = (end + len(line), digest)
 
 
 def text_of(ledger: Ledger) -> str:
@@ -163,12 +180,3 @@ def text_of(ledger: Ledger) -> str:
             writer.close(ledger.model)
         writer.pause()
         return path.read_text("utf-8")
-
-
-def _sync_folder(path: Path) -> None:
-    """Make a new file's name as durable as its content."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

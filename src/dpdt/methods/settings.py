@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from dpdt.fields import choice, flag, integer, key, positive
+from dpdt.fields import AUTO, choice, flag, integer, is_integer, key, or_auto, positive
 
 ACCOUNTANTS = ("composition", "hidden-state-convex", "hidden-state-contraction")
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -22,6 +23,11 @@ class TrainSettings:
     device: str = choice("auto", DEVICES)  # where to compute; no guarantee depends on it
     precision: str = choice("float32", ("float32", "bfloat16"))  # of gradients, before bounding
     workers: int = integer(0, 0)  # processes that read ahead in a torch Dataset
+    checkpoint: int | str = or_auto(
+        AUTO,
+        "a number of steps, or a time such as '90s' or '5m',",
+        lambda v: (is_integer(v) and v > 0) or bool(re.fullmatch(r"[1-9][0-9]{0,5}[sm]", str(v))),
+    )  # how often a run's folder gets one
 
     def batches(self, examples: int) -> int:
         """How many mini-batches an epoch has."""

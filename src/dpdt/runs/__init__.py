@@ -7,15 +7,18 @@ result.json      what a comparison keeps of a run
 release.json     which model was released, and where to
 private/         mode 0700. It holds the model until it is released, losses, counts, a line of
                  diagnostics for each step, the checkpoint that an interrupted run continues from,
-                 and what audits found. It also holds the accuracy after each epoch, which would
-                 tell about iterates that nobody may see
+                 what audits found, and the lock of whoever writes. It also holds the accuracy after
+                 each epoch, which would tell about iterates that nobody may see
+
+A crash at any moment leaves every file as it was or as it is to be. Only the lines of metrics and
+diagnostics may be torn, and a torn line is left out. Whoever writes holds the lock.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import pickle
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +28,10 @@ import tomli_w
 
 from dpdt.config import Config, load
 from dpdt.errors import InputError
+from dpdt.files import CannotWrite, append, replacing, sync, sync_folder, write_atomically, writing
 from dpdt.ledger import Ledger
+from dpdt.runs import checkpoint
+from dpdt.runs.lock import holding
 
 LEDGER, CONFIG, METRICS, RESULT, PRIVATE = (
     "ledger.jsonl",
@@ -36,7 +42,7 @@ LEDGER, CONFIG, METRICS, RESULT, PRIVATE = (
 )
 RELEASES = "release.json"
 AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"  # in private/
-DIAGNOSTICS, DIAGRAM = "diagnostics.jsonl", "diagnostics.png"  # in private/
+DIAGNOSTICS, DIAGRAM, LOCK = "diagnostics.jsonl", "diagnostics.png", "lock"  # in private/
 CHECKPOINT, MODEL, SHADOWS, CURVES = "checkpoint.pt", "model.safetensors", "shadows", "audit.png"
 SHOWN = ("epoch", "step", "epsilon")  # of the metrics: what depends on no data
 
@@ -49,25 +55,34 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: Config) -> Run:
-        """A new folder, with the configuration in it."""
+        """A new folder, with the configuration in it. Its name is on the disk itself."""
+        new = [folder for folder in (path, *path.absolute().parents) if not folder.exists()]
         try:
             path.mkdir(parents=True)
             (path / PRIVATE).mkdir(mode=0o700)
+            for folder in new:
+                sync_folder(folder.absolute().parent)
         except FileExistsError:
             raise InputError(
                 f"{path}: already exists; a run never overwrites another, choose a new name"
             ) from None
         except OSError as error:
             raise InputError(f"{path}: cannot be created ({error.strerror})") from None
-        (path / CONFIG).write_text(tomli_w.dumps(config.as_tables()), "utf-8")
+        write_atomically(path / CONFIG, tomli_w.dumps(config.as_tables()).encode())
         return cls(path)
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """The folder of a run that was made before."""
         if not is_run(path):
+            if (Path(path) / PRIVATE).is_dir():
+                raise InputError(_unspent(path))
             raise InputError(f"{path}: not the folder of a run (it has no {LEDGER})")
         return cls(Path(path))
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the folder, so that no other process writes to it. What crashes left is removed."""
+        return holding(self.path, self._private(LOCK))
 
     @cached_property
     def config(self) -> Config:
@@ -93,10 +108,7 @@ class Run:
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """A record for each diagnosed step; none if the run was not diagnosed."""
-        path = self._private(DIAGNOSTICS)
-        if not path.is_file():
-            return []
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        return [record for _, record in _lines(self._private(DIAGNOSTICS))]
 
     @property
     def diagram_path(self) -> Path:
@@ -107,9 +119,8 @@ class Run:
         """Drop the epochs and steps that a resumed run takes again."""
         for path in (self.path / METRICS, self._private(METRICS), self._private(DIAGNOSTICS)):
             if path.is_file():
-                lines = path.read_text("utf-8").splitlines(keepends=True)
-                kept = [line for line in lines if json.loads(line)["step"] <= step]
-                path.write_text("".join(kept), "utf-8")
+                kept = [line for line, record in _lines(path) if record["step"] <= step]
+                write_atomically(path, b"".join(kept))
 
     @property
     def metrics_path(self) -> Path:
@@ -118,7 +129,7 @@ class Run:
 
     def private_metrics(self) -> list[dict[str, Any]]:
         """Every epoch with its losses, accuracy, and ε, proven and claimed."""
-        return [json.loads(line) for line in self.metrics_path.read_text("utf-8").splitlines()]
+        return [record for _, record in _lines(self.metrics_path)]
 
     def write_canaries(self, record: dict[str, Any]) -> None:
         self._write(CANARIES, record)
@@ -150,7 +161,7 @@ class Run:
         return self._private(SHADOWS)
 
     def write_result(self, record: dict[str, Any]) -> None:
-        (self.path / RESULT).write_text(json.dumps(record), "utf-8")
+        write_atomically(self.path / RESULT, json.dumps(record).encode())
 
     def result(self) -> dict[str, Any] | None:
         """What the run came to, if a comparison has finished it."""
@@ -162,37 +173,42 @@ class Run:
         return self._private(CHECKPOINT).is_file()
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Replace the checkpoint, so that one is there whatever happens meanwhile."""
-        import torch
+        """Replace the checkpoint, so that one is there whatever happens meanwhile.
 
-        path = self._private(CHECKPOINT)
-        with open(path.with_suffix(".part"), "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        path.with_suffix(".part").replace(path)
+        What was appended before is on the disk first: a run that goes on appends what follows.
+        """
+        for path in (self.path / METRICS, self._private(METRICS), self._private(DIAGNOSTICS)):
+            if path.is_file():
+                with writing(path):
+                    sync(path)
+        checkpoint.save(self._private(CHECKPOINT), state)
 
     def load_checkpoint(self) -> dict[str, Any]:
-        import torch
-
-        path = self._private(CHECKPOINT)
-        try:
-            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        except FileNotFoundError:
-            raise InputError(
-                f"{self.path}: has no checkpoint; it was finished, or stopped too early"
-            ) from None
-        except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
-            raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
-        return state
+        """What the run goes on from; if it cannot go on, why not."""
+        if self.has_checkpoint:
+            return checkpoint.load(self._private(CHECKPOINT))
+        if b"\n" not in _bytes(self.ledger_path) or not (ledger := self.ledger()).runs:
+            raise InputError(_unspent(self.path))
+        if ledger.closed:
+            raise InputError(f"{self.path}: has no checkpoint, since the run was finished")
+        raise InputError(
+            f"{self.path}: has no checkpoint, so the run cannot go on; it was removed after the "
+            "run began, and the ledger says what was spent"
+        )
 
     def remove_checkpoint(self) -> None:
         self._private(CHECKPOINT).unlink(missing_ok=True)
 
     def save_model(self, model: Any) -> None:
+        from safetensors import SafetensorError
         from safetensors.torch import save_model
 
-        save_model(model, str(self._private(MODEL)))
+        path = self._private(MODEL)
+        try:
+            with replacing(path) as part:
+                save_model(model, str(part))
+        except SafetensorError as error:  # how it tells of a full disk
+            raise CannotWrite(f"{path}: cannot be written ({error})") from None
 
     def load_model(self, model: Any) -> None:
         """Put the weights of the finished run into a model of the same shape."""
@@ -231,7 +247,7 @@ class Run:
         return self.path / PRIVATE / name
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
-        self._private(name).write_text(json.dumps(record, indent=2), "utf-8")
+        write_atomically(self._private(name), json.dumps(record, indent=2).encode())
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -243,8 +259,34 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _append(path: Path, record: dict[str, Any]) -> None:
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+    append(path, (json.dumps(record) + "\n").encode())
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Every line with its record. A line that a crash has torn is left out."""
+    if not path.is_file():
+        return
+    for line in _bytes(path).splitlines(keepends=True):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if line.endswith(b"\n") and isinstance(record, dict) and "step" in record:
+            yield line, record
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _unspent(path: str | Path) -> str:
+    return (
+        f"{path}: stopped before its first step, so nothing was spent and nothing can be gone on "
+        "with; remove it and start the run again"
+    )
 
 
 def default_path(name: str) -> Path:

@@ -109,9 +109,8 @@ class _Maker:
             diagnose=cell.diagnose,
             examples=self._examples(settings),
             resume=resume,
+            kept=lambda done: folder.write_result({**done.as_json(), "peak_memory_mb": _peak()}),
         )
-        if outcome.finished:
-            folder.write_result({**outcome.as_json(), "peak_memory_mb": _peak()})
         return outcome.finished
 
     def _examples(self, settings: Config) -> Examples:

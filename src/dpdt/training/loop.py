@@ -36,6 +36,7 @@ from dpdt.training.loader import Loader
 from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
 from dpdt.training.ready import Ready, identity_of, sealed
 from dpdt.training.step import Step
+from dpdt.training.tally import Tally
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,20 +244,21 @@ def fit(
     test: Any = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     on_step: Callable[[StepResult, Batch], None] | None = None,
+    tally: Tally | None = None,
 ) -> Fitted:
     """Run a prepared step over its loader.
 
     Where the run has said that only the last iterate leaves, accuracy is measured at the end alone.
+    A run that goes on within an epoch has a tally of it.
     """
     history: list[dict[str, Any]] = []
-    losses: list[float] = []
-    nonfinite, hidden = 0, step.plan.header.release == "last"
+    tally = Tally() if tally is None else tally
+    hidden = step.plan.header.release == "last"
     model.train()
     try:
         for batch in loader:
             result = step(batch)
-            losses.append(result.loss)
-            nonfinite += result.nonfinite
+            tally.add(result)
             if (batch.step + 1) % loader.batches == 0:
                 last = batch.step + 1 == loader.steps
                 shown = test is not None and (last or not hidden)
@@ -265,14 +267,12 @@ def fit(
                 record: dict[str, Any] = {
                     "epoch": batch.epoch + 1,
                     "step": batch.step + 1,
-                    "loss": sum(losses) / len(losses),
-                    "nonfinite": nonfinite,
+                    **tally.taken(),
                     "accuracy": accuracy(model, test) if shown else None,
                 }
                 if result.diagnostics is not None:
                     record["diagnostics"] = vars(result.diagnostics)
                 history.append(record)
-                losses, nonfinite = [], 0
                 if on_epoch is not None:
                     on_epoch(record)
             if on_step is not None:  # last, since it may raise to stop

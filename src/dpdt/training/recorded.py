@@ -1,11 +1,17 @@
-"""The steps that a ledger or a state has recorded, to compare them, and those to come."""
+"""The steps that a ledger or a state has recorded, to compare them, and those to come.
+
+They are compared as runs of equal steps, as a ledger has them, not step by step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
+from dpdt.errors import InputError
 from dpdt.ledger import Ledger, Setting, Stretch
 from dpdt.methods.plan import Plan
 
@@ -22,15 +28,64 @@ def runs_of(state: dict[str, Any]) -> list[Stretch]:
     return [Stretch(setting=setting(s), steps=n, start=start) for s, n, start in state["ledger"]]
 
 
-def steps_of(runs: Iterable[Stretch]) -> list[tuple[int, Setting]]:
-    """Every recorded step, with its number in the plan."""
-    return [(run.start + i, run.setting) for run in runs for i in range(run.steps)]
+def number_of(runs: Iterable[Stretch]) -> int:
+    """How many steps there are."""
+    return sum(run.steps for run in runs)
+
+
+def between(runs: Iterable[Stretch], first: int, last: int) -> list[Stretch]:
+    """The recorded steps from place `first` to before `last`, in as few runs as can be."""
+    found: list[Stretch] = []
+    place = 0  # of the run's first step among all
+    for run in runs:
+        skipped = max(0, first - place)
+        steps = min(run.steps, last - place) - skipped
+        start, place = run.start + skipped, place + run.steps
+        if steps <= 0:
+            continue
+        before = found[-1] if found else None
+        if before and before.setting == run.setting and before.start + before.steps == start:
+            found[-1] = replace(before, steps=before.steps + steps)
+        else:
+            found.append(Stretch(setting=run.setting, steps=steps, start=start))
+    return found
 
 
 def begins_with(runs: list[Stretch], first: list[Stretch]) -> bool:
     """Whether a ledger begins with the steps of another."""
-    mine, theirs = steps_of(runs), steps_of(first)
-    return mine[: len(theirs)] == theirs
+    number = number_of(first)
+    return between(runs, 0, number) == between(first, 0, number)
+
+
+def refuse_unplanned(
+    runs: list[Stretch], since: list[Stretch], position: int, plan: Sequence[tuple[Setting, int]]
+) -> None:
+    """Refuse a ledger that is not what a run would do: all of it, and `since` the checkpoint."""
+    if not (_consecutive(since, position) and _as_planned(since, plan)):
+        raise InputError("the ledger does not go on as the run would after the checkpoint")
+    if not _as_planned(runs, plan):
+        raise InputError("the ledger has other settings than the run would have now")
+
+
+def _consecutive(runs: Iterable[Stretch], place: int) -> bool:
+    """Whether the steps are numbered one after the other, from `place` on."""
+    for run in runs:
+        if run.start != place:
+            return False
+        place += run.steps
+    return True
+
+
+def _as_planned(runs: Iterable[Stretch], plan: Sequence[tuple[Setting, int]]) -> bool:
+    """Whether every step has the setting that a plan, runs of equal steps, has for its number."""
+    ends = list(accumulate(number for _, number in plan))
+    for run in runs:
+        place, part = run.start, bisect_right(ends, run.start)
+        while place < run.start + run.steps:
+            if part == len(ends) or plan[part][0] != run.setting:
+                return False
+            place, part = ends[part], part + 1
+    return True
 
 
 def continued(plan: Plan, recorded: Ledger, state: dict[str, Any] | None, *, exact: bool) -> Ledger:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from dpdt import seal
@@ -21,11 +22,12 @@ from dpdt.ledger import Ledger
 from dpdt.runs import Run
 from dpdt.training.depends import same_ranks
 from dpdt.training.interrupt import Interrupt
+from dpdt.training.pace import Pace
 from dpdt.training.progress import Display
-from dpdt.training.recorded import continued
+from dpdt.training.recorded import between, continued
 from dpdt.training.step import Step
+from dpdt.training.tally import Tally
 
-PAUSE = 60.0  # seconds between checkpoints, which are taken after an epoch
 LOOKS = 10  # at ε while a run goes on, where each takes time
 
 
@@ -53,7 +55,9 @@ class Recorder:
         self.display, self.world = display, step.world
         self.world.asked = lambda: interrupt.asked
         self.nonfinite = 0
-        self.began = self.latest = time.perf_counter()
+        self.tally = Tally()  # of the epoch that is being trained
+        self.began = time.perf_counter()
+        self.pace = Pace(step.plan.training.train.checkpoint, self.world)
         self._epochs = step.plan.training.train.epochs
         self._coarse = Composition(coarse=True)
 
@@ -64,6 +68,7 @@ class Recorder:
 
     def checkpoint(self) -> None:
         """Keep what the run needs to go on, after checking that nothing has voided it."""
+        began = self.pace.now()
         self.step.check()
         self.step.agree()
         self.step.writer.sync()
@@ -75,10 +80,11 @@ class Recorder:
                     "secrets": self.step.secrets(),
                     "depends": self.depends,
                     "nonfinite": self.nonfinite,
+                    "tally": vars(self.tally),
                     "seconds": self.seconds,
                 }
             )
-        self.latest = time.perf_counter()
+        self.pace.taken(self.step.engine.steps, began)
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """Go on from a checkpoint, which rank 0 has.
@@ -94,7 +100,7 @@ class Recorder:
         writer = self.step.writer
         if self.folder is not None:
             mine = writer.ledger.data
-            writer.reopen(self.folder.ledger_path)
+            writer.reopen(self.folder.ledger_path, repeats=exact)
             if seal.differ(seal.own_key(), mine, writer.ledger.data):
                 raise InputError(f"{self.folder.path}: belongs to a run on other data")
         ledger = self.world.from_first(writer.ledger)
@@ -105,19 +111,19 @@ class Recorder:
         if self.folder is not None and state is not None:
             self.folder.forget_after(self.step.engine.steps)
             self.nonfinite = state["nonfinite"]
+            vars(self.tally).update(state["tally"])
             self.began -= state["seconds"]
+        self.pace.taken(self.step.engine.steps, self.pace.now())
         if not exact:
             self.checkpoint()
 
     def on_epoch(self, record: dict[str, Any]) -> None:
         if self.folder is not None:
-            epsilon, claimed = self._spent(record["epoch"])
+            epsilon, claimed = self._spent(record["epoch"], record["step"])
             known = None if epsilon == math.inf else epsilon
             more = {"epsilon": known, "claimed": claimed, "seconds": self.seconds}
             self.folder.metrics({**record, **more})
             self.display.epoch(record["accuracy"], epsilon)
-        if self.world.from_first(time.perf_counter() - self.latest > PAUSE):
-            self.checkpoint()
 
     def on_step(self, result: StepResult, batch: Batch) -> None:
         self.nonfinite += result.nonfinite
@@ -125,16 +131,21 @@ class Recorder:
             number = {"epoch": batch.epoch + 1, "step": batch.step + 1}
             self.folder.add_diagnostics(number | vars(result.diagnostics))
         self.display.step(batch.epoch, result.loss)
-        if self.world.asked_to_stop():
+        stop = self.world.asked_to_stop()
+        if stop or self.pace.due(self.step.engine.steps):
             self.checkpoint()
+        if stop:
             raise KeyboardInterrupt
 
-    def _spent(self, epoch: int) -> tuple[float | None, float | None]:
+    def _spent(self, epoch: int, step: int) -> tuple[float | None, float | None]:
         """ε so far, proven and claimed by the paper.
 
-        Under Poisson sampling this takes time: few looks, all but the last coarse.
+        Steps that a resumed run takes again, as they were, stand in the ledger already: they count
+        when they come. Under Poisson sampling this takes time: few looks, all but the last coarse.
         """
         ledger, delta = self.step.writer.ledger, self.step.delta
+        if not ledger.repeats:
+            ledger = replace(ledger, runs=between(ledger.runs, 0, step))
         if epoch == self._epochs or ledger.header.sampling != "poisson":
             found = account(ledger, delta, allow_large_delta=True)
             return found.epsilon, found.claimed

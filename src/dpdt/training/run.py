@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,53 +14,27 @@ import torch
 from torch import nn
 
 from dpdt import data, models
-from dpdt.accounting import Privacy
 from dpdt.algorithm.state import model_hash
 from dpdt.config import Config, problem_of
 from dpdt.config.planning import check_canaries
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
+from dpdt.files import CannotWrite
 from dpdt.ledger import Ledger
 from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.ram import gigabytes
-from dpdt.models.loss import accuracy
 from dpdt.runs import Run
 from dpdt.training import device
 from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.loader import Loader
 from dpdt.training.loop import fit, prepare
+from dpdt.training.outcome import Outcome
 from dpdt.training.progress import Display, counting
 from dpdt.training.recorder import Recorder, expected
 from dpdt.training.step import Step
 
 NOTABLE = 100_000_000  # bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a run came to; `finished` is false if it was interrupted."""
-
-    run: Path
-    accuracy: float | None  # None: nothing but the last iterate may be seen, and this is not it
-    epochs: float
-    steps: int
-    seconds: float
-    nonfinite: int
-    privacy: Privacy
-    finished: bool
-    ways: list[str]  # in which contributions were computed, in words
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "run": str(self.run),
-            "accuracy": self.accuracy,
-            "epochs": self.epochs,
-            "steps": self.steps,
-            "seconds": round(self.seconds, 3),
-            "finished": self.finished,
-            "privacy": self.privacy.as_json(),
-        }
 
 
 def load(config: Config, *, show_progress: bool = False) -> data.Examples:
@@ -185,6 +160,7 @@ def run(
     resume: bool = False,
     world: World | None = None,
     approve: Callable[[Ledger], None] = lambda ledger: None,
+    kept: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
     """Train as configured, on `examples` if they are at hand already.
 
@@ -193,7 +169,8 @@ def run(
 
     An interrupt ends the run early. It leaves a checkpoint, and a folder that accounts for what was
     done. With `resume` the run goes on from there: bit for bit, or with fresh noise if the number
-    of ranks is another. Of several ranks only rank 0 has the folder.
+    of ranks is another. Of several ranks only rank 0 has the folder. `kept` keeps what a finished
+    run came to, while the run can still be resumed.
     """
     world = world or World.join()
     with world.telling():
@@ -203,7 +180,7 @@ def run(
                 "them out"
             )
         show = show_progress and world.first
-        return _run(config, path, world, show, diagnose, examples, resume, approve)
+        return _run(config, path, world, show, diagnose, examples, resume, approve, kept)
 
 
 def _run(
@@ -215,73 +192,63 @@ def _run(
     examples: data.Examples | None,
     resume: bool,
     approve: Callable[[Ledger], None],
+    kept: Callable[[Outcome], None] | None,
 ) -> Outcome:
-    folder = Run.open(path) if resume and world.first else None
-    state = folder.load_checkpoint() if folder else None
-    # Everything that can be refused is refused here, before the folder exists.
-    ready = Assembled.of(config, examples, folder, show_progress=show_progress)
-    depends = ready.depends(config, world)
-    step, loader = ready.prepare(config, diagnose, overwrite=examples is None, world=world)
-    if state is not None:
-        refuse_changes(path, state["depends"], depends)
-    if world.first:
-        approve(expected(step, folder, state, depends))
-        _say_size(config)
-    if world.first and not resume:
-        folder = _begin(path, config, ready, step)
-    display = Display(loader.steps, config.train.epochs, show_progress)
-    with display, Interrupt() as interrupt:
-        recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
-        if resume:
-            recorder.resume(state)
-        elif not world.alone:
-            recorder.checkpoint()  # for torchrun, which may restart the ranks at any time
-        finished = True
-        try:
-            fit(
-                ready.learner,
-                step,
-                loader,
-                test=ready.examples.test,
-                on_epoch=recorder.on_epoch,
-                on_step=recorder.on_step,
-            )
-        except KeyboardInterrupt:
-            finished = False  # the ledger has all that was done
-    shown = finished or config.privacy.release != "last"
-    if folder is not None:
-        _keep(folder, ready.model if shown else None, finished)
-        if found := config.method.findings(step.engine, config.privacy.delta):
-            folder.write_findings(found)
-    ledger, test = step.writer.ledger, ready.examples.test
-    return Outcome(
-        run=path,
-        accuracy=accuracy(ready.learner, test) if shown else None,
-        epochs=ledger.epochs,
-        steps=ledger.steps,
-        seconds=recorder.seconds,
-        nonfinite=recorder.nonfinite,
-        privacy=step.privacy(),
-        finished=finished,
-        ways=step.engine.executor.words() if hasattr(step.engine, "executor") else [],
-    )
+    with ExitStack() as held:
+        folder = Run.open(path) if resume and world.first else None
+        if folder is not None:
+            held.enter_context(folder.locked())
+        state = folder.load_checkpoint() if folder else None
+        # Everything that can be refused is refused here, before the folder exists.
+        ready = Assembled.of(config, examples, folder, show_progress=show_progress)
+        depends = ready.depends(config, world)
+        step, loader = ready.prepare(config, diagnose, overwrite=examples is None, world=world)
+        if state is not None:
+            refuse_changes(path, state["depends"], depends)
+        if world.first:
+            approve(expected(step, folder, state, depends))
+            _say_size(config)
+        if world.first and not resume:
+            folder = Run.create(path, config)
+            held.enter_context(folder.locked())
+            if ready.planted:
+                folder.write_canaries(ready.planted.record())
+            step.writer.open(folder.ledger_path)
+        display = Display(loader.steps, config.train.epochs, show_progress)
+        with display, Interrupt() as interrupt:
+            recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
+            if not resume:
+                recorder.checkpoint()  # the noise's key, before anything is spent
+            try:
+                if resume:
+                    recorder.resume(state)
+                finished = _fit(ready, step, loader, recorder)
+                status = 0 if finished else 128 + interrupt.number
+                outcome = Outcome.of(path, ready.learner, ready.examples.test, recorder, status)
+                if folder is not None:
+                    outcome.keep(folder, ready.model, step, kept)
+            except CannotWrite as error:
+                raise InputError(
+                    f"{error}; when it can be, dpdt train --resume {path} goes on"
+                ) from None
+        return outcome
 
 
-def _begin(path: Path, config: Config, ready: Assembled, step: Step) -> Run:
-    """The folder of a new run, with its ledger begun."""
-    folder = Run.create(path, config)
-    if ready.planted:
-        folder.write_canaries(ready.planted.record())
-    step.writer.open(folder.ledger_path)
-    return folder
-
-
-def _keep(folder: Run, model: nn.Module | None, finished: bool) -> None:
-    """Keep the model, if it may be seen; a finished run needs no checkpoint."""
-    if model is not None:
-        folder.save_model(model)
-    if finished:
-        folder.remove_checkpoint()
+def _fit(ready: Assembled, step: Step, loader: Loader, recorder: Recorder) -> bool:
+    """Train to the end; whether it was reached."""
+    try:
+        fit(
+            ready.learner,
+            step,
+            loader,
+            test=ready.examples.test,
+            on_epoch=recorder.on_epoch,
+            on_step=recorder.on_step,
+            tally=recorder.tally,
+        )
+    except KeyboardInterrupt:
+        return False  # the ledger has all that was done
+    return True
 
 
 def _say_size(config: Config) -> None:

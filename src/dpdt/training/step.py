@@ -29,7 +29,7 @@ from dpdt.algorithm.places import same_bits
 from dpdt.distributed.world import World
 from dpdt.errors import InputError, Tainted
 from dpdt.fields import AUTO
-from dpdt.ledger import LedgerWriter, Setting
+from dpdt.ledger import LedgerWriter
 from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Engine
 from dpdt.methods.plan import Plan
@@ -37,7 +37,7 @@ from dpdt.noise import Randomness
 from dpdt.training import earlier
 from dpdt.training.device import repeatable
 from dpdt.training.loader import Loader
-from dpdt.training.recorded import begins_with, runs_of, steps_of
+from dpdt.training.recorded import begins_with, between, number_of, refuse_unplanned, runs_of
 from dpdt.weights import hash_of_model
 
 
@@ -70,6 +70,7 @@ class Step:
         self._model, self._start = model, earlier.weights_of(model)
         self._recorded = 0  # steps before this number stand in the ledger already
         self._shown = False  # what was guaranteed so far has been asked for
+        self._finished = False
         loader.announce = self._record
 
     def __call__(self, batch: Batch) -> StepResult:
@@ -157,10 +158,11 @@ class Step:
 
     def finish(self) -> None:
         """End the run: close the ledger, and leave in the model what is to be released."""
-        if not self.writer.ledger.closed:
+        if not self._finished:
             self.check()
             self.agree()
             self.engine.finish()
+            self._finished = True
             self._settle()
             self._remember()
             self.writer.close(hash_of_model(self.whole))
@@ -263,27 +265,22 @@ class Step:
             self._refuse_another(state)
             ledger, runs = self.writer.ledger, runs_of(state)
             if not begins_with(ledger.runs, runs):
-                raise InputError("the ledger does not begin with the steps of the checkpoint")
+                raise InputError(
+                    "the ledger does not begin with the steps of the checkpoint: it was cut or "
+                    "exchanged, and would not count what was spent; put the run's own ledger back"
+                )
             position = state["engine"]["steps"]
-            since = steps_of(ledger.runs)[len(steps_of(runs)) :]
+            since = between(ledger.runs, number_of(runs), number_of(ledger.runs))
             self.run, self._recorded = state["run"], 0
             self._load(state)
             if kept is None:
                 if since:
                     self._refuse_going_back()
                 return
-            self._recorded = position + len(since)
-            self._refuse_other_settings(since, position)
+            self._recorded = position + number_of(since)
+            refuse_unplanned(ledger.runs, since, position, self.plan.runs)
             self.noise.resume(kept["noise"])
             self.loader.draws.resume(kept["coins"])
-
-    def _refuse_other_settings(self, since: list[tuple[int, Setting]], position: int) -> None:
-        """Refuse to go on unless what the ledger has is what this run would do."""
-        planned = [(number, self.plan.at(number)) for number in range(self._recorded)]
-        if since != planned[position:]:
-            raise InputError("the ledger does not go on as the run would after the checkpoint")
-        if any(setting != self.plan.at(n) for n, setting in steps_of(self.writer.ledger.runs)):
-            raise InputError("the ledger has other settings than the run would have now")
 
     def _refuse_another(self, state: dict[str, Any]) -> None:
         mine, theirs = self._identity(), state["identity"]
