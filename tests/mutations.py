@@ -63,7 +63,7 @@ BOUND = "tests/algorithm/test_bound.py"
 CALIBRATE = "tests/accounting/test_calibrate.py"
 ALLOCATE = "tests/accounting/test_allocate.py"
 ALLOCATION = "tests/methods/test_allocation.py"
-BUDGET = "tests/release/test_budget.py"
+BUDGET = "tests/releasing/test_budget.py"
 SEAL = "tests/test_seal.py"
 SEVERAL = "tests/accounting/test_several.py"
 CANARIES = "tests/audit/test_canaries.py"
@@ -107,8 +107,8 @@ VOTES = "tests/test_sensitivity.py::test_one_record_moves_one_teachers_vote"
 WHITENING = "tests/methods/test_whitening.py"
 CACHE = "tests/data/test_cache.py"
 FROZEN = "tests/models/test_frozen.py"
-VERIFY = "tests/release/test_verify.py"
-RELEASE = "tests/release/test_release.py"
+VERIFY = "tests/releasing/test_verify.py"
+RELEASE = "tests/releasing/test_release.py"
 
 DROPOUT = f"{HOLES}::Test1Dropout"
 SEEDS = f"{HOLES}::Test2Noise"
@@ -552,70 +552,70 @@ LEDGERS = [
 
 RELEASES = [
     Mutation(
-        "release/verify.py",
+        "releasing/verify.py",
         "what is claimed is not compared with the ledger",
         "if where := difference(body[name], value, name):",
         "if where := None:",
         (VERIFY,),
     ),
     Mutation(
-        "release/verify.py",
+        "releasing/verify.py",
         "a ledger without an end is verified",
         "    if not ledger.closed:\n",
         "    if False:\n",
         (f"{VERIFY}::test_a_ledger_without_its_end_is_noticed",),
     ),
     Mutation(
-        "release/verify.py",
+        "releasing/verify.py",
         "another iterate passes for the model of the run",
         'if not found == ledger.model == body["weights"]:',
         'if found != body["weights"]:',
         (f"{VERIFY}::test_the_model_is_the_one_that_the_run_left",),
     ),
     Mutation(
-        "release/verify.py",
+        "releasing/verify.py",
         "an unsigned release passes where a key was given",
         '        if wanted is not None:\n            problems.append(f"{CERTIFICATE}: is not',
         '        if False:\n            problems.append(f"{CERTIFICATE}: is not',
         (f"{VERIFY}::test_a_forgery_that_is_consistent_is_noticed_by_the_signature_alone",),
     ),
     Mutation(
-        "release/verify.py",
+        "releasing/verify.py",
         "any key will do",
         "    if wanted is not None and not verdict.pinned:\n",
         "    if False:\n",
         (f"{VERIFY}::test_a_signature_by_another_key_is_not_the_pinned_one",),
     ),
     Mutation(
-        "release/verify.py",
+        "releasing/verify.py",
         "what a newer version made is guessed",
         "newer = _version(made) > _version(__version__)",
         "newer = False",
         (f"{VERIFY}::test_what_a_newer_version_made_is_refused",),
     ),
     Mutation(
-        "release/certificate.py",
+        "releasing/certificate.py",
         "the digest leaves out the ledger",
         "if name not in SEALS}",
         'if name not in (*SEALS, "ledger")}',
         (f"{VERIFY}::test_the_signature_is_over_everything",),
     ),
     Mutation(
-        "release/sources.py",
+        "releasing/sources.py",
         "an interrupted run is released",
         "    if not ledger.closed:\n",
         "    if False:\n",
         (f"{RELEASE}::test_a_run_that_was_interrupted_is_refused",),
     ),
     Mutation(
-        "release/sources.py",
+        "releasing/sources.py",
         "a run whose ε was refuted is released",
         "    if audit and (\n",
         "    if not audit and (\n",
         (f"{RELEASE}::test_a_run_whose_epsilon_was_refuted_is_refused",),
     ),
     Mutation(
-        "release/making.py",
+        "releasing/making.py",
         "weights that the run did not leave are written",
         "if hash_of_file(part / MODEL) != source.ledger.model:",
         "if False:",
@@ -2513,28 +2513,28 @@ ACCOUNTING = [
         (SEVERAL,),
     ),
     Mutation(
-        "release/budget.py",
+        "releasing/budget.py",
         "runs of unknown data count to none",
         "runs = (*mine, *unopened)",
         "runs = tuple(mine)",
         (BUDGET,),
     ),
     Mutation(
-        "release/budget.py",
+        "releasing/budget.py",
         "a limit does not count runs of unknown data",
         "in (identity, None)]",
         "in (identity,)]",
         (BUDGET,),
     ),
     Mutation(
-        "release/found.py",
+        "releasing/found.py",
         "a ledger with the seal of a longer one counts for nothing",
         "(mine.setting, mine.start) == (last.setting, last.start) and mine.steps >= last.steps",
         "mine.steps >= last.steps",
         (BUDGET,),
     ),
     Mutation(
-        "release/found.py",
+        "releasing/found.py",
         "a folder that cannot be looked into is passed over",
         "os.walk(folder, onerror=refuse)",
         "os.walk(folder)",
@@ -3682,60 +3682,60 @@ TAPPED = [
 
 USED = [
     Mutation(
-        "release/loading.py",
+        "releasing/loading.py",
         "a model that is not the certificate's is used",
         "hexdigest() != digest:",
         "hexdigest() != digest and name == FILE:",
-        ("tests/release/test_loading.py",),
+        ("tests/releasing/test_loading.py",),
     ),
     Mutation(
-        "release/loading.py",
+        "releasing/loading.py",
         "weights of another type are cast",
         "tuple(tensor.shape) or kind != tensor.dtype:",
         "tuple(tensor.shape):",
-        ("tests/release/test_loading.py",),
+        ("tests/releasing/test_loading.py",),
     ),
     Mutation(
-        "release/loading.py",
+        "releasing/loading.py",
         "a folder's sizes are believed",
         "    _refuse_others(empty, path / WEIGHTS)\n",
         "",
-        ("tests/release/test_loading.py",),
+        ("tests/releasing/test_loading.py",),
     ),
     Mutation(
-        "release/description.py",
+        "releasing/description.py",
         "a newer format is guessed",
         "if version > FORMAT:",
         "if version > FORMAT + 1:",
-        ("tests/release/test_loading.py",),
+        ("tests/releasing/test_loading.py",),
     ),
     Mutation(
-        "release/description.py",
+        "releasing/description.py",
         "a path of the user's machine is published",
         "asdict(replace(config.model, tokenizer=None))",
         "asdict(config.model)",
-        ("tests/release/test_loading.py",),
+        ("tests/releasing/test_loading.py",),
     ),
     Mutation(
-        "release/export.py",
+        "releasing/export.py",
         "the path of the base model is published",
         '{"base_model_name_or_path": None, "inference_mode": True}',
         '{"inference_mode": True}',
-        ("tests/release/test_export.py",),
+        ("tests/releasing/test_export.py",),
     ),
     Mutation(
-        "release/inputs.py",
+        "releasing/inputs.py",
         "inputs on another scale are taken",
         " & (x == np.trunc(x))",
         "",
-        ("tests/release/test_predict.py",),
+        ("tests/releasing/test_predict.py",),
     ),
     Mutation(
         "data/rows.py",
         "an array's size is believed",
         "if length + math.prod(shape) * dtype.itemsize != size:",
         "if length > size:",
-        ("tests/release/test_predict.py",),
+        ("tests/releasing/test_predict.py",),
     ),
 ]
 

@@ -10,17 +10,17 @@ if TYPE_CHECKING:  # for editors: at run time each is imported on first use
     from dpdt.algorithm.readiness import make_private_ready
     from dpdt.errors import InputError
     from dpdt.ledger import Ledger
-    from dpdt.release.loading import load
-    from dpdt.release.making import release
-    from dpdt.release.verify import verify
+    from dpdt.releasing.loading import load
+    from dpdt.releasing.making import release
+    from dpdt.releasing.verify import verify
     from dpdt.training.loop import prepare, train
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use, so that accounting starts without torch.
 _HOMES = {
-    "release": "dpdt.release.making",
-    "verify": "dpdt.release.verify",
+    "release": "dpdt.releasing.making",
+    "verify": "dpdt.releasing.verify",
     "train": "dpdt.training.loop",
     "prepare": "dpdt.training.loop",
     "make_private_ready": "dpdt.algorithm.readiness",
@@ -28,7 +28,7 @@ _HOMES = {
     "Privacy": "dpdt.accounting",
     "Ledger": "dpdt.ledger",
     "InputError": "dpdt.errors",
-    "load": "dpdt.release.loading",
+    "load": "dpdt.releasing.loading",
 }
 __all__ = [
     "InputError",

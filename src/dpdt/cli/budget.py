@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dpdt.cli import options
-from dpdt.release.budget import budget, check_limit
+from dpdt.releasing.budget import budget, check_limit
 
 
 @click.command(epilog="Example: dpdt budget runs released --limit 8")

@@ -10,7 +10,7 @@ import click
 from dpdt import config
 from dpdt.cli import options
 from dpdt.errors import InputError
-from dpdt.release.budget import budget
+from dpdt.releasing.budget import budget
 
 
 def _epsilons(texts: tuple[str, ...]) -> list[float]:

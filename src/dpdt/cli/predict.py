@@ -32,8 +32,8 @@ def command(
     255, those of digits from 0 to 16, anything else as it was trained on. Values off that scale,
     and images of another size, are refused. docs/predict.md says more.
     """
-    from dpdt.release.loading import opened
-    from dpdt.release.predict import predict
+    from dpdt.releasing.loading import opened
+    from dpdt.releasing.predict import predict
     from dpdt.training.progress import counting
 
     loaded = opened(folder)

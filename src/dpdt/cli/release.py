@@ -42,7 +42,7 @@ def command(
     RUN is the folder of a finished run with a proven ε. The release holds the model, what is needed
     to rebuild it, a certificate with the whole ledger, and a model card. dpdt verify checks it.
     """
-    from dpdt.release.making import release
+    from dpdt.releasing.making import release
 
     done = release(
         run,

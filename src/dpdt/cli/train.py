@@ -16,7 +16,7 @@ from dpdt.cli import options
 from dpdt.cli.table import left_out
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.release.budget import check_limit, refuse_beyond
+from dpdt.releasing.budget import check_limit, refuse_beyond
 from dpdt.runs import Run, default_path
 
 if TYPE_CHECKING:

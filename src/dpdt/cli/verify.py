@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dpdt.cli import options
-from dpdt.release.verify import verify
+from dpdt.releasing.verify import verify
 
 
 @click.command(epilog="Example: dpdt verify runs/first/release --key signer.pub")

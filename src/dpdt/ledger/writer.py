@@ -129,8 +129,11 @@ class LedgerWriter:
         """Record that the run ended on purpose. Nothing may follow.
 
         `model` is the hash of the weights that it leaves. It is part of the last line, so that an
-        interrupted run says nothing about its model.
+        interrupted run says nothing about its model. A run that has ended, and was repeated since,
+        must have left the same.
         """
+        if self.ledger.closed and model != self.ledger.model:
+            raise InputError(f"{self._path}: the run came out otherwise than it did before")
         if not self.ledger.closed:
             self._write({"kind": "end", "steps": self.ledger.steps, "model": model})
             self.ledger.closed, self.ledger.model = True, model

@@ -19,13 +19,13 @@ from dpdt.data import BYTES, Facts
 from dpdt.data.images import ImageFolder
 from dpdt.data.scales import AS_THEY_ARE, DIGITS
 from dpdt.errors import InputError
-from dpdt.release.description import describe
-from dpdt.release.inputs import source
-from dpdt.release.loading import opened
-from dpdt.release.predict import predict
+from dpdt.releasing.description import describe
+from dpdt.releasing.inputs import source
+from dpdt.releasing.loading import opened
+from dpdt.releasing.predict import predict
 from dpdt.runs import Run
 from tests.models.test_pretrained import LABELS, TEXTS
-from tests.release.folders import MAKE, digits, images, released, texts, trained
+from tests.releasing.folders import MAKE, digits, images, released, texts, trained
 
 
 def predicted(folder, examples, *options):

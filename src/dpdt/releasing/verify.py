@@ -22,11 +22,11 @@ from dpdt import __version__, weights
 from dpdt.accounting.guarantee import RELATIONS, short, shown
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.release import canonical, signing
-from dpdt.release import certificate as certificates
-from dpdt.release.card import card
-from dpdt.release.certificate import CARD, CERTIFICATE, CONFIG, EXTRA, MODEL
-from dpdt.release.description import Description
+from dpdt.releasing import canonical, signing
+from dpdt.releasing import certificate as certificates
+from dpdt.releasing.card import card
+from dpdt.releasing.certificate import CARD, CERTIFICATE, CONFIG, EXTRA, MODEL
+from dpdt.releasing.description import Description
 
 CLOSE = 1e-9  # relative difference of numbers that count as equal
 DEEPEST = 4  # folders in a release

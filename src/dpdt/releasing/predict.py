@@ -22,8 +22,8 @@ from dpdt.errors import InputError
 from dpdt.mechanism import full_precision
 from dpdt.models.frozen import Watch, silent
 from dpdt.models.pretrained import Classifier, tokenizer, tokens
-from dpdt.release.inputs import Source, source
-from dpdt.release.loading import Loaded
+from dpdt.releasing.inputs import Source, source
+from dpdt.releasing.loading import Loaded
 
 # Names of files may hold bytes that are no text; they are written as they are.
 TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}

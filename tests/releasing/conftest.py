@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization as formats
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
-from dpdt.release.making import release
+from dpdt.releasing.making import release
 from tests.numbers import train
 
 GIVEN = {"epochs": 2, "batch_size": 20, "noise": 2.0, "auxiliaries": 5, "memory": "none"}

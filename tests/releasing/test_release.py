@@ -19,11 +19,11 @@ from dpdt.cli import main
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter, text_of
 from dpdt.models.loss import accuracy
-from dpdt.release import making
-from dpdt.release.card import card, plain
-from dpdt.release.description import describe
-from dpdt.release.making import release
-from dpdt.release.verify import verify
+from dpdt.releasing import making
+from dpdt.releasing.card import card, plain
+from dpdt.releasing.description import describe
+from dpdt.releasing.making import release
+from dpdt.releasing.verify import verify
 from dpdt.runs import Run
 from dpdt.training import run as running
 from dpdt.weights import hash_of_file, hash_of_model
@@ -250,7 +250,7 @@ def test_the_room_is_the_function(tmp_path):
     """Whatever was imported before."""
     done = dpdt.release(trained(), to=tmp_path / "one")
     assert dpdt.verify(done.path).ok
-    assert callable(importlib.import_module("dpdt.release"))
+    assert callable(importlib.import_module("dpdt.releasing"))
     assert callable(dpdt.__getattr__("release"))  # as if nothing had been imported
     with pytest.raises(InputError, match="to: must name a folder"):
         dpdt.release(trained())

@@ -19,9 +19,9 @@ from dpdt import config, models
 from dpdt.data import BYTES, Facts
 from dpdt.data.scales import AS_THEY_ARE
 from dpdt.errors import InputError
-from dpdt.release.description import describe
-from dpdt.release.inputs import source
-from dpdt.release.loading import WEIGHTS, opened
+from dpdt.releasing.description import describe
+from dpdt.releasing.inputs import source
+from dpdt.releasing.loading import WEIGHTS, opened
 
 TRIES = int(os.environ.get("DPDT_FUZZ", "100"))
 NUMBERS = Facts(examples=1, shape=(3,), classes=2)

@@ -26,7 +26,7 @@ from dpdt.data.formats import reading
 from dpdt.data.images import square
 from dpdt.data.rows import opened
 from dpdt.errors import InputError
-from dpdt.release import lines
+from dpdt.releasing import lines
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # none of them runs a program
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of images whose values are bytes

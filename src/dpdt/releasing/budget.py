@@ -19,7 +19,7 @@ from dpdt.accounting import Total, account_together, check_delta
 from dpdt.accounting.guarantee import RELATIONS, short, shown
 from dpdt.errors import ArgumentError
 from dpdt.ledger import Ledger
-from dpdt.release.found import Found, distinct, found_below
+from dpdt.releasing.found import Found, distinct, found_below
 
 DELTA = 1e-5  # if no run says which δ it was meant for
 

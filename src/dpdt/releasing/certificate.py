@@ -20,8 +20,8 @@ from dpdt.accounting import Guarantee, Privacy, account
 from dpdt.code import code_hash, versions
 from dpdt.errors import ArgumentError
 from dpdt.ledger import Ledger
-from dpdt.release import words
-from dpdt.release.canonical import dump
+from dpdt.releasing import words
+from dpdt.releasing.canonical import dump
 
 FORMAT = 1
 CERTIFICATE, MODEL, CONFIG, CARD, EXTRA = (

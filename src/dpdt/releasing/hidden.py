@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from dpdt.errors import InputError
-from dpdt.release.folder import sync
+from dpdt.releasing.folder import sync
 from dpdt.runs import (
     AUDIT,
     CANARIES,

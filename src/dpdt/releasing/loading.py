@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dpdt import data, models
 from dpdt.errors import InputError
-from dpdt.release.description import FILE, Description, describe, read, rebuild, small
+from dpdt.releasing.description import FILE, Description, describe, read, rebuild, small
 from dpdt.runs import Run, is_run
 
 WEIGHTS, CERTIFICATE = "model.safetensors", "certificate.json"

@@ -12,9 +12,9 @@ import dpdt
 from dpdt import data, models
 from dpdt.models import pretrained
 from dpdt.models.settings import ModelSettings
-from dpdt.release.export import export
+from dpdt.releasing.export import export
 from tests.models.test_pretrained import TEXTS
-from tests.release.folders import MAKE, bert, texts
+from tests.releasing.folders import MAKE, bert, texts
 
 
 def finished(tmp_path, kind, what):

@@ -14,8 +14,8 @@ from dpdt import data, models
 from dpdt.accounting import account
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, text_of
-from dpdt.release import certificate as certificates
-from dpdt.release.description import describe
+from dpdt.releasing import certificate as certificates
+from dpdt.releasing.description import describe
 from dpdt.runs import Run
 from dpdt.training.loop import Fitted
 

@@ -17,8 +17,8 @@ from dpdt.cli.budget import command
 from dpdt.errors import ArgumentError, InputError
 from dpdt.ledger import LedgerWriter
 from dpdt.ledger.lines import chain
-from dpdt.release.budget import budget, refuse_beyond
-from dpdt.release.found import found_below
+from dpdt.releasing.budget import budget, refuse_beyond
+from dpdt.releasing.found import found_below
 from dpdt.runs import Run
 from dpdt.training.run import run
 from tests.accounting.test_composition import ledger

@@ -17,16 +17,16 @@ from dpdt import data
 from dpdt.data.access import count
 from dpdt.errors import ArgumentError, InputError
 from dpdt.models.loss import accuracy
-from dpdt.release import certificate as certificates
-from dpdt.release import hidden, signing
-from dpdt.release.budget import refuse_beyond
-from dpdt.release.canonical import dump
-from dpdt.release.card import card
-from dpdt.release.certificate import CARD, CERTIFICATE, CONFIG, EXTRA, MODEL, Said
-from dpdt.release.export import export
-from dpdt.release.folder import building
-from dpdt.release.sources import Source, of_fitted, of_run
-from dpdt.release.verify import verify
+from dpdt.releasing import certificate as certificates
+from dpdt.releasing import hidden, signing
+from dpdt.releasing.budget import refuse_beyond
+from dpdt.releasing.canonical import dump
+from dpdt.releasing.card import card
+from dpdt.releasing.certificate import CARD, CERTIFICATE, CONFIG, EXTRA, MODEL, Said
+from dpdt.releasing.export import export
+from dpdt.releasing.folder import building
+from dpdt.releasing.sources import Source, of_fitted, of_run
+from dpdt.releasing.verify import verify
 from dpdt.runs import Run
 from dpdt.training.loop import Fitted
 from dpdt.training.run import load

@@ -10,9 +10,9 @@ from safetensors.torch import save_model
 
 from dpdt import config, data, models
 from dpdt.data import Examples
-from dpdt.release.description import describe
-from dpdt.release.export import export
-from dpdt.release.loading import load
+from dpdt.releasing.description import describe
+from dpdt.releasing.export import export
+from dpdt.releasing.loading import load
 from dpdt.runs import Run
 from dpdt.training.run import run
 from tests.models.test_pretrained import LABELS, TEXTS, wordpiece

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import dpdt
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, text_of
-from dpdt.release import canonical
-from dpdt.release import certificate as certificates
-from dpdt.release.card import card
-from dpdt.release.verify import difference, verify
+from dpdt.releasing import canonical
+from dpdt.releasing import certificate as certificates
+from dpdt.releasing.card import card
+from dpdt.releasing.verify import difference, verify
 from dpdt.weights import hash_of_file
 
 from .conftest import trained, write_keys

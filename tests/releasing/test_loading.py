@@ -14,9 +14,9 @@ import dpdt
 from dpdt import config
 from dpdt.errors import InputError
 from dpdt.models import pretrained
-from dpdt.release.description import FORMAT, describe
+from dpdt.releasing.description import FORMAT, describe
 from dpdt.runs import Run
-from tests.release.folders import bert, certify, digits, gpt2, released, texts
+from tests.releasing.folders import bert, certify, digits, gpt2, released, texts
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def own_release(folder):
 
 def test_a_model_of_ones_own_is_filled(tmp_path):
     model = own_release(tmp_path / "own")
-    with pytest.raises(InputError, match=r"own class, tests.release.test_loading.Own; build one"):
+    with pytest.raises(InputError, match=r"own class, tests.releasing.test_loading.Own; build one"):
         dpdt.load(tmp_path / "own")
     other = Own().train()
     assert dpdt.load(tmp_path / "own", other) is other
