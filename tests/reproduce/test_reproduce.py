@@ -251,6 +251,7 @@ def test_a_toy_from_the_command_line_and_again(tmp_path):
     done = dpdt(*arguments, *sets, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "DP-DT, the paper's noise" in done.stdout
+    assert " runs together: ε" in done.stdout.splitlines()[-1]
     kept = json.loads((tmp_path / "paper/main-results/table.json").read_text())
     by_name = {row["method"]: row for row in kept["rows"]}
     assert by_name["dpdt"]["claimed_epsilon"] < by_name["dpdt"]["proven_epsilon"]
@@ -261,6 +262,7 @@ def test_a_toy_from_the_command_line_and_again(tmp_path):
     times = {run: (run / "ledger.jsonl").stat().st_mtime_ns for run in runs}
     done = dpdt(*arguments, *sets, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["rows"] == kept["rows"]
+    assert len(json.loads(done.stdout)["budget"]["data"][0]["runs"]) == len(runs)
     assert {run: (run / "ledger.jsonl").stat().st_mtime_ns for run in runs} == times
     done = dpdt(*arguments, cwd=tmp_path)
     assert done.returncode == 2

@@ -73,7 +73,7 @@ def command(
         except Interrupted:
             click.echo("dpdt: interrupted; the same command continues where it stopped", err=True)
             return 130
-        spent = budget([folder / "runs"])
+        spent = budget([runs for runs in [folder / "runs"] if runs.is_dir()])  # some need none
         if as_json:
             click.echo(json.dumps({**table.as_json(), "budget": spent.as_json()}))
             continue
