@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 
-from dpdt import config
+from dpdt import config, seal
 from dpdt.config import plan_of
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
@@ -177,6 +177,7 @@ class Child:
                 return inner(loader, step)
 
             Loader._batch = batch
+            seal.sealed = lambda key, content: "0" * 96  # which is fresh in every run
             if killer is not None:
                 killer.install()
             run(chosen, path, show_progress=False, examples=examples, resume=resume)

@@ -1,6 +1,5 @@
 """What may be released, what a release holds, and what is left behind."""
 
-import importlib
 import json
 import re
 import subprocess
@@ -230,13 +229,31 @@ def test_forgetting_deletes_what_is_hidden_and_nothing_else(run, tmp_path):
     assert all(f"- {name}: " in done.words() for name in done.left)
     done = release(run.path, to=tmp_path / "second", forget=True)
     assert (done.left, done.forgotten) == ({}, True)
-    assert list(run.private_path.iterdir()) == []
+    assert [path.name for path in run.private_path.iterdir()] == ["lock"]
     assert (outside / "file").read_text() == "kept"
     kept = {"config.toml", "ledger.jsonl", "metrics.jsonl", "private", "release", "release.json"}
     assert {path.name for path in run.path.iterdir()} == kept
     assert verify(run.path / "release").ok
     with pytest.raises(InputError, match="has no model any more"):
         release(run.path, to=tmp_path / "third")
+
+
+def test_a_run_that_is_being_written_is_not_released(run, tmp_path):
+    with run.locked(), pytest.raises(InputError, match="another process is writing"):
+        release(run.path, to=tmp_path / "one")
+    assert not (tmp_path / "one").exists()
+
+
+def test_a_limit_counts_all_runs_beside_it(run, tmp_path):
+    """A copy of the run is the same run; the same data under another seal are paid for twice."""
+    epsilon = release(run.path, to=tmp_path / "one").guarantee["epsilon"]
+    release(run.path, to=tmp_path / "two", limit=epsilon + 1e-9)
+    with pytest.raises(InputError, match=r"limit: with this release the data will have paid ε"):
+        release(run.path, to=tmp_path / "three", limit=epsilon * 0.9)
+    assert not (tmp_path / "three").exists()
+    release(trained(), to=tmp_path / "four", limit=100.0, paid=[tmp_path / "one"])
+    with pytest.raises(InputError, match="paid: counts for a limit"):
+        release(run.path, to=tmp_path / "three", paid=[tmp_path])
 
 
 def test_nothing_is_forgotten_if_nothing_was_released(run, monkeypatch):
@@ -246,12 +263,9 @@ def test_nothing_is_forgotten_if_nothing_was_released(run, monkeypatch):
     assert run.model_path.is_file()
 
 
-def test_the_room_is_the_function(tmp_path):
-    """Whatever was imported before."""
+def test_from_python(tmp_path):
     done = dpdt.release(trained(), to=tmp_path / "one")
     assert dpdt.verify(done.path).ok
-    assert callable(importlib.import_module("dpdt.releasing"))
-    assert callable(dpdt.__getattr__("release"))  # as if nothing had been imported
     with pytest.raises(InputError, match="to: must name a folder"):
         dpdt.release(trained())
 

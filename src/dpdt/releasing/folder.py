@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpdt.errors import InputError
+from dpdt.files import PART, sync, sync_folder
 
 
 @contextmanager
 def building(to: Path) -> Iterator[Path]:
     """A new folder to fill. Once filled, and on the disk itself, it gets its name."""
-    part = to.with_name(f"{to.name}.part") if to.name else to
+    part = to.with_name(to.name + PART) if to.name else to
     if os.path.lexists(to):
         raise InputError(f"{to}: already exists; a release never overwrites anything")
     try:
@@ -32,17 +33,8 @@ def building(to: Path) -> Iterator[Path]:
             for name in (*names, "."):
                 sync(Path(place) / name)
         os.rename(part, to)
-        sync(to.parent)
+        sync_folder(to.parent)
     except OSError as error:
         raise InputError(f"{to}: cannot be written ({error.strerror})") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk itself."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from dpdt.errors import InputError
-from dpdt.releasing.folder import sync
+from dpdt.files import sync_folder
 from dpdt.runs import (
     AUDIT,
     CANARIES,
@@ -14,6 +14,7 @@ from dpdt.runs import (
     DIAGNOSTICS,
     DIAGRAM,
     FINDINGS,
+    LOCK,
     METRICS,
     MODEL,
     SHADOWS,
@@ -40,7 +41,7 @@ def left(run: Run) -> dict[str, str]:
     """Everything in private/, and why it is dangerous."""
     if not run.private_path.is_dir():
         return {}
-    names = sorted(path.name for path in run.private_path.iterdir())
+    names = sorted(path.name for path in run.private_path.iterdir() if path.name != LOCK)
     return {name: WHY.get(name, UNKNOWN) for name in names}
 
 
@@ -50,11 +51,13 @@ def forget(run: Run) -> None:
         raise InputError(f"{run.private_path}: is a link; delete what it leads to by hand")
     try:
         for path in run.private_path.iterdir():
+            if path.name == LOCK:  # which whoever releases holds
+                continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        sync(run.private_path)
+        sync_folder(run.private_path)
     except OSError as error:
         raise InputError(
             f"{run.private_path}: the release is complete, but not everything could be deleted "

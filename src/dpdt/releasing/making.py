@@ -8,6 +8,7 @@ has its name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -98,24 +99,26 @@ def release(
         "license": certificates.checked_license(license),
     }
     key = None if sign is None else signing.private_key(sign, ask)
-    if isinstance(result, Fitted):
-        if to is None:
-            raise ArgumentError("to", "must name a folder for the release")
-        if forget:
-            raise ArgumentError("forget", "is for the folder of a run; nothing is kept here")
-        source, folder = of_fitted(result, labels), Path(to)
-    else:
-        run = Run.open(result)
-        folder = Path(to) if to is not None else run.path / "release"
-        source = of_run(run, folder)
-    _refuse_beyond(limit, source, paid)
-    said = Said(
-        created=_date(source.run),
-        accuracy=_accuracy(source, public_test),
-        audit=source.audit,
-        **words,
-    )
-    return _told(source, folder, _written(source, folder, said, key), forget)
+    with ExitStack() as held:
+        if isinstance(result, Fitted):
+            if to is None:
+                raise ArgumentError("to", "must name a folder for the release")
+            if forget:
+                raise ArgumentError("forget", "is for the folder of a run; nothing is kept here")
+            source, folder = of_fitted(result, labels), Path(to)
+        else:
+            run = Run.open(result)
+            held.enter_context(run.locked())
+            folder = Path(to) if to is not None else run.path / "release"
+            source = of_run(run, folder)
+        _refuse_beyond(limit, source, paid)
+        said = Said(
+            created=_date(source.run),
+            accuracy=_accuracy(source, public_test),
+            audit=source.audit,
+            **words,
+        )
+        return _told(source, folder, _written(source, folder, said, key), forget)
 
 
 def _refuse_beyond(limit: float | None, source: Source, paid: Sequence[str | Path]) -> None:

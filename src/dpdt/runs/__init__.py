@@ -17,7 +17,6 @@ diagnostics may be torn, and a torn line is left out. Whoever writes holds the l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
@@ -28,10 +27,11 @@ import tomli_w
 
 from dpdt.config import Config, load
 from dpdt.errors import InputError
-from dpdt.files import CannotWrite, append, replacing, sync, sync_folder, write_atomically, writing
+from dpdt.files import CannotWrite, replacing, sync, sync_folder, write_atomically, writing
 from dpdt.ledger import Ledger
 from dpdt.runs import checkpoint
 from dpdt.runs.lock import holding
+from dpdt.runs.records import append_line, content, lines, read
 
 LEDGER, CONFIG, METRICS, RESULT, PRIVATE = (
     "ledger.jsonl",
@@ -99,16 +99,16 @@ class Run:
 
     def metrics(self, record: dict[str, Any]) -> None:
         """Append an epoch to the metrics; what depends on data or iterates goes to private/."""
-        _append(self.path / METRICS, {k: v for k, v in record.items() if k in SHOWN})
-        _append(self._private(METRICS), record)
+        append_line(self.path / METRICS, {k: v for k, v in record.items() if k in SHOWN})
+        append_line(self._private(METRICS), record)
 
     def add_diagnostics(self, record: dict[str, Any]) -> None:
         """Append a step to the diagnostics, all of which are private."""
-        _append(self._private(DIAGNOSTICS), record)
+        append_line(self._private(DIAGNOSTICS), record)
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """A record for each diagnosed step; none if the run was not diagnosed."""
-        return [record for _, record in _lines(self._private(DIAGNOSTICS))]
+        return [record for _, record in lines(self._private(DIAGNOSTICS))]
 
     @property
     def diagram_path(self) -> Path:
@@ -119,7 +119,7 @@ class Run:
         """Drop the epochs and steps that a resumed run takes again."""
         for path in (self.path / METRICS, self._private(METRICS), self._private(DIAGNOSTICS)):
             if path.is_file():
-                kept = [line for line, record in _lines(path) if record["step"] <= step]
+                kept = [line for line, record in lines(path) if record["step"] <= step]
                 write_atomically(path, b"".join(kept))
 
     @property
@@ -129,14 +129,14 @@ class Run:
 
     def private_metrics(self) -> list[dict[str, Any]]:
         """Every epoch with its losses, accuracy, and ε, proven and claimed."""
-        return [record for _, record in _lines(self.metrics_path)]
+        return [record for _, record in lines(self.metrics_path)]
 
     def write_canaries(self, record: dict[str, Any]) -> None:
         self._write(CANARIES, record)
 
     def canaries(self) -> dict[str, Any]:
         """What was planted, and what the coins said."""
-        return _read(self._private(CANARIES))
+        return read(self._private(CANARIES))
 
     def write_findings(self, record: dict[str, Any]) -> None:
         """What the method found out about its own run."""
@@ -148,7 +148,7 @@ class Run:
     def audit(self) -> dict[str, Any] | None:
         """What an audit found, if there was one."""
         path = self._private(AUDIT)
-        return _read(path) if path.is_file() else None
+        return read(path) if path.is_file() else None
 
     @property
     def curves_path(self) -> Path:
@@ -166,7 +166,7 @@ class Run:
     def result(self) -> dict[str, Any] | None:
         """What the run came to, if a comparison has finished it."""
         path = self.path / RESULT
-        return _read(path) if path.is_file() else None
+        return read(path) if path.is_file() else None
 
     @property
     def has_checkpoint(self) -> bool:
@@ -187,7 +187,7 @@ class Run:
         """What the run goes on from; if it cannot go on, why not."""
         if self.has_checkpoint:
             return checkpoint.load(self._private(CHECKPOINT))
-        if b"\n" not in _bytes(self.ledger_path) or not (ledger := self.ledger()).runs:
+        if b"\n" not in content(self.ledger_path) or not (ledger := self.ledger()).runs:
             raise InputError(_unspent(self.path))
         if ledger.closed:
             raise InputError(f"{self.path}: has no checkpoint, since the run was finished")
@@ -236,50 +236,16 @@ class Run:
     def released(self) -> dict[str, Any] | None:
         """Which model was released, if one was."""
         path = self.path / RELEASES
-        return _read(path) if path.is_file() else None
+        return read(path) if path.is_file() else None
 
     def write_released(self, record: dict[str, Any]) -> None:
-        part = self.path / f"{RELEASES}.part"
-        part.write_text(json.dumps(record, indent=2), "utf-8")
-        part.replace(self.path / RELEASES)
+        write_atomically(self.path / RELEASES, json.dumps(record, indent=2).encode())
 
     def _private(self, name: str) -> Path:
         return self.path / PRIVATE / name
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
         write_atomically(self._private(name), json.dumps(record, indent=2).encode())
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    return record
-
-
-def _append(path: Path, record: dict[str, Any]) -> None:
-    append(path, (json.dumps(record) + "\n").encode())
-
-
-def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Every line with its record. A line that a crash has torn is left out."""
-    if not path.is_file():
-        return
-    for line in _bytes(path).splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if line.endswith(b"\n") and isinstance(record, dict) and "step" in record:
-            yield line, record
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _unspent(path: str | Path) -> str:
