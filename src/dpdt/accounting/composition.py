@@ -29,6 +29,9 @@ as much, is taken off δ for each step. A δ of which this is no small part is r
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
 from decimal import ROUND_CEILING, Context
 
 import numpy as np
@@ -39,6 +42,9 @@ from dpdt.errors import InputError
 from dpdt.ledger import Header, Ledger, Setting
 
 FEW = 10  # different settings in a run that are accounted at the finest grid
+MANY, NEAR = 100, 0.05  # more values of μ² than MANY are rounded up, to a factor of e^NEAR
+ATONCE = 100_000  # steps that dp-accounting composes at once; its time grows with their number
+LARGE = 30.0  # a mean privacy loss beyond which the finest grid takes a gigabyte
 HOPELESS = 1000.0  # an ε beyond which nobody needs it exactly, and a grid for it takes hours
 ROUNDOFF = 2.0**-50  # probability that float64 may misplace at a step under Poisson sampling
 PIECE = 8  # composing steps of another setting, and cutting off its tails, counts as many steps
@@ -128,15 +134,53 @@ def composed_mu(ledger: Ledger) -> float:
     squares = [squared_mu(run.setting, header) for run in ledger.runs]
     if header.memory == "auxiliary" or header.unit != "example":
         return math.sqrt(sum(s * r.steps for s, r in zip(squares, ledger.runs, strict=True)))
-    # One value a step of the plan, laid out as epochs × positions; steps taken again add up.
-    last = max((run.start + run.steps for run in ledger.runs), default=0)
-    table = np.zeros((-(-last // header.batches), header.batches))
-    steps = table.reshape(-1)
-    for square, run in zip(squares, ledger.runs, strict=True):
-        steps[run.start : run.start + run.steps] += square
-    if header.reshuffle:
-        return math.sqrt(float(table.max(axis=1, initial=0.0).sum()))
-    return math.sqrt(float(table.sum(axis=0).max(initial=0.0)))
+    runs = [
+        (run.start, run.start + run.steps, square)
+        for run, square in zip(ledger.runs, squares, strict=True)
+    ]
+    most = _worst_of_epochs if header.reshuffle else _worst_position
+    return math.sqrt(most(runs, header.batches))
+
+
+Costs = list[tuple[int, int, float]]  # the first step, the step after the last, μ² of each
+
+
+def _worst_position(runs: Costs, batches: int) -> float:
+    """max_m Σ over the steps at position m of an epoch; steps taken again add up."""
+    whole, rest = 0.0, []
+    for start, stop, square in runs:
+        epochs, left = divmod(stop - start, batches)
+        whole += square * epochs if epochs else 0.0
+        if left:
+            first = start % batches
+            rest.append((first, min(first + left, batches), square))
+            if first + left > batches:
+                rest.append((0, first + left - batches, square))
+    return whole + max((cost for _, _, cost in _added(rest)), default=0.0)
+
+
+def _worst_of_epochs(runs: Costs, batches: int) -> float:
+    """Σ over epochs of the dearest step in each; steps taken again add up."""
+    total, epoch, dearest = 0.0, -1, 0.0
+    for start, stop, cost in _added(runs):
+        first, last = start // batches, (stop - 1) // batches
+        if first != epoch:
+            total, epoch, dearest = total + dearest, first, 0.0
+        dearest = max(dearest, cost)
+        if last != first:
+            between = last - first - 1
+            total += dearest + (cost * between if between else 0.0)
+            epoch, dearest = last, cost
+    return total + dearest
+
+
+def _added(runs: Costs) -> Iterator[tuple[int, int, float]]:
+    """The same costs as stretches without overlap, in order: costs of the same step are added."""
+    edges = sorted({edge for start, stop, _ in runs for edge in (start, stop)})
+    costs = np.zeros(max(0, len(edges) - 1))
+    for start, stop, square in runs:
+        costs[bisect_left(edges, start) : bisect_left(edges, stop)] += square
+    return zip(edges, edges[1:], map(float, costs), strict=False)
 
 
 def _everyone_mu(ledger: Ledger) -> float:
@@ -147,45 +191,79 @@ def _everyone_mu(ledger: Ledger) -> float:
 
 
 def _poisson_epsilon(ledger: Ledger, delta: float, coarse: bool) -> float:
-    misplaced = ROUNDOFF * (ledger.steps + PIECE * len(ledger.runs))
+    header, costs = ledger.header, _costs(ledger)
+    pieces = sum(1 + (steps > ATONCE) for steps in costs.values())
+    misplaced = ROUNDOFF * (ledger.steps + PIECE * pieces)
     if delta < 4.0 * misplaced:
         least = Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(4.0 * misplaced)
         raise InputError(
             f"privacy.delta: must be at least {float(least):g} for {ledger.steps} steps of poisson "
             f"sampling, found {delta:g}; rounding in privacy-loss distributions outweighs less"
         )
-    if not ledger.runs:
+    if not costs:
         return 0.0
-    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
-    from dp_accounting.pld import PLDAccountant
-
-    header = ledger.header
-    if _mean_loss(ledger) > HOPELESS:
+    if math.inf in costs:
+        return math.inf
+    loss = sum(_mean_loss(math.sqrt(square), header.rate) * n for square, n in costs.items())
+    if loss > HOPELESS:
         # Sound: as if all took part in every step. Replacing an example is removing and adding one.
         return epsilon_of(_everyone_mu(ledger) * (2.0 if header.per_example else 1.0), delta)
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, identity
+
     relation = {
         "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
         "replace-one": NeighboringRelation.REPLACE_ONE,
     }[header.relation]
-    # Losses are rounded up to a grid, so a coarser one is sound; long schedules need it.
-    interval = 1e-3 if coarse or len(ledger.runs) > FEW else 1e-4
-    accountant = PLDAccountant(relation, value_discretization_interval=interval)
-    for run in ledger.runs:
-        mu = math.sqrt(squared_mu(run.setting, header))
-        if math.isinf(mu):
-            return math.inf
-        if mu == 0:
-            continue
-        event = PoissonSampledDpEvent(header.rate, GaussianDpEvent(1.0 / mu))
-        accountant.compose(event, run.steps)
-    return float(accountant.get_epsilon(delta - misplaced))
+    # Losses are rounded up to a grid, so a coarser one is sound; long schedules and runs need it.
+    interval = 1e-3 if coarse or len(costs) > FEW or loss > LARGE else 1e-4
+    whole = identity(interval)
+    for square, steps in costs.items():
+        one = from_gaussian_mechanism(
+            standard_deviation=1.0 / math.sqrt(square),
+            value_discretization_interval=interval,
+            sampling_prob=header.rate,
+            neighboring_relation=relation,
+        )
+        many, rest = divmod(steps, ATONCE) if steps > ATONCE else (0, steps)
+        if many:
+            whole = whole.compose(one.self_compose(ATONCE).self_compose(many))
+        if rest:
+            whole = whole.compose(one.self_compose(rest))
+    return float(whole.get_epsilon_for_delta(delta - misplaced))
 
 
-def _mean_loss(ledger: Ledger) -> float:
-    """A lower bound on the mean privacy loss: KL(qQ + (1−q)P ‖ P) ≥ q·KL(Q ‖ P) − H(q) a step."""
-    q, total = ledger.header.rate, 0.0
-    entropy = 0.0 if q >= 1.0 else -q * math.log(q) - (1.0 - q) * math.log1p(-q)
+def _costs(ledger: Ledger) -> dict[float, int]:
+    """μ² of the steps that cost something, and how many steps have it.
+
+    Many different values are rounded up to fewer: less noise is never more private.
+    """
+    found: Counter[float] = Counter()
     for run in ledger.runs:
-        divergence = squared_mu(run.setting, ledger.header) / 2.0
-        total += run.steps * max(0.0, q * divergence - entropy)
-    return total
+        found[squared_mu(run.setting, ledger.header)] += run.steps
+    found.pop(0.0, None)
+    if len(found) <= MANY or math.inf in found:
+        return found
+    most, rounded = max(found), Counter[float]()
+    group, top = -1, 0.0
+    for square in sorted(found, reverse=True):
+        number = min(MANY, int(math.log(most / square) / NEAR))
+        if number != group:
+            group, top = number, square
+        rounded[top] += found[square]
+    return rounded
+
+
+def _mean_loss(mu: float, q: float) -> float:
+    """The mean privacy loss of a step, KL((1−q)P + qQ ‖ P), by the trapezoidal rule.
+
+    For a large μ, where the rule would need many points, a lower bound: q·KL(Q ‖ P) − H(q).
+    """
+    absent = math.log1p(-q) if q < 1.0 else -math.inf
+    if mu > 50.0:
+        entropy = -q * math.log(q) - ((1.0 - q) * absent if q < 1.0 else 0.0)
+        return q * mu**2 / 2.0 - entropy
+    x = np.linspace(-10.0, mu + 10.0, 2001)
+    loss = np.logaddexp(absent, math.log(q) + mu * x - mu**2 / 2.0)
+    density = np.exp(loss - x**2 / 2.0) / math.sqrt(2.0 * math.pi)
+    return max(0.0, float((density * loss).sum() * (x[1] - x[0])))

@@ -6,6 +6,7 @@ the plan gave to the ledger.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -53,12 +54,12 @@ class Plan:
         return tuple((_on_lattice(setting, self.header), number) for setting, number in found)
 
     @cached_property
-    def _ends(self) -> np.ndarray:
-        return np.array(list(accumulate(number for _, number in self.runs)))
+    def _ends(self) -> list[int]:
+        return list(accumulate(number for _, number in self.runs))
 
     def at(self, step: int) -> Setting:
         """What a step does."""
-        return self.runs[int(np.searchsorted(self._ends, step, side="right"))][0]
+        return self.runs[bisect_right(self._ends, step)][0]
 
     @property
     def steps(self) -> int:
