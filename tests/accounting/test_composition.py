@@ -300,11 +300,16 @@ def test_a_ledger_without_an_end_says_so_wherever_its_epsilon_is_shown():
     run = ledger(RUNS)
     cut = account(run, 1e-5)
     assert "not closed" in str(cut)
-    assert "steps after its last line are not counted" in str(cut)
+    first, *_, last = str(cut).splitlines()
+    assert first[14:23] == "so far   "
+    assert last.startswith("not closed    the ledger has no end: later steps than these 16 would")
+    assert "proven" not in str(cut)
+    assert "holds" not in str(cut)
     assert cut.as_json()["closed"] is False
     run.closed = True
     ended = account(run, 1e-5)
     assert "not closed" not in str(ended)
+    assert "proven" in str(ended)
     assert ended.as_json()["closed"] is True
 
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dpdt.errors import InputError
 from dpdt.ledger.records import Block, Header, Setting
 
 FORMAT = 2
+LONGEST = 64_000_000  # bytes of a line
 
 
 def chain(previous: str, record: dict[str, Any]) -> str:
@@ -28,15 +29,27 @@ def chain(previous: str, record: dict[str, Any]) -> str:
     return hashlib.sha256((previous + body).encode()).hexdigest()[:32]
 
 
-def verified(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, one at a time."""
+    try:
+        while line := file.readline(LONGEST):
+            yield line
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the ledger ({error.strerror})") from None
+
+
+def verified(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """The number and the record of every line, once its hash was found right."""
     previous = ""
-    lines = text.split("\n")
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            if len(line) < LONGEST:
+                return  # what follows the last newline is torn
+            raise InputError(f"{path}: line {number} is too long for a ledger")
         try:
-            record = json.loads(line)
+            record = json.loads(line.decode("utf-8"))
             found = record.pop("hash")
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise InputError(f"{path}: line {number} of the ledger is damaged") from None
         previous = chain(previous, record)
         if found != previous:

@@ -33,6 +33,7 @@ class LedgerWriter:
         self._file: TextIO | None = None
         self._synced = 0.0
         self._ended = False
+        self._process = os.getpid()
 
     def open(self, path: str | Path) -> None:
         """Write to a new file from now on, before the first step."""
@@ -134,6 +135,8 @@ class LedgerWriter:
             self._synced = time.monotonic()
 
     def _write(self, record: dict[str, Any]) -> None:
+        if os.getpid() != self._process:  # both would go on with the same chain
+            raise InputError("a forked process cannot write its parent's ledger")
         if self._file is not None:
             self._hash = chain(self._hash, record)
             self._file.write(json.dumps({**record, "hash": self._hash}) + "\n")

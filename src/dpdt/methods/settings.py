@@ -21,7 +21,7 @@ class TrainSettings:
     seed: int = integer(0, 0)
     device: str = choice("auto", DEVICES)  # where to compute; no guarantee depends on it
     precision: str = choice("float32", ("float32", "bfloat16"))  # of gradients, before bounding
-    workers: int = integer(0, 0)  # processes that read ahead in a torch Dataset
+    workers: int = integer(0, 0, most=1024)  # processes that read ahead in a torch Dataset
 
     def batches(self, examples: int) -> int:
         """How many mini-batches an epoch has."""

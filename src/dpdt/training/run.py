@@ -19,8 +19,8 @@ from dpdt.config.planning import check_canaries
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.methods.canaries import Planted, Wanted
-from dpdt.methods.ram import gigabytes
 from dpdt.models.loss import accuracy
+from dpdt.ram import gigabytes
 from dpdt.runs import Run
 from dpdt.training import device
 from dpdt.training.depends import depends_on, refuse_changes
