@@ -56,6 +56,7 @@ def cli() -> None:
 
 
 _WARNED: set[str] = set()
+LONGEST = 2000  # characters of a message, which may repeat what it is about
 
 
 def _warn(message: Any, *_: Any, **__: Any) -> None:
@@ -67,9 +68,10 @@ def _warn(message: Any, *_: Any, **__: Any) -> None:
 
 def _told(error: InputError) -> str:
     """The message, in which an argument bears its name on the command line."""
+    told = str(error)
     if isinstance(error, ArgumentError):
-        return f"--{error.argument.replace('_', '-')}: {error.problem}"
-    return str(error)
+        told = f"--{error.argument.replace('_', '-')}: {error.problem}"
+    return told if len(told) <= LONGEST else f"{told[:LONGEST]} …"
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from dpdt import files
 from dpdt.config.sections import SECTIONS, Config
 from dpdt.config.tables import DEFAULT, check_method, section, spread, suggest
 from dpdt.errors import ArgumentError, InputError
+from dpdt.fields import LARGEST as WHOLE
 
 LARGEST = 1_000_000  # bytes of a configuration
 
@@ -108,9 +109,17 @@ def _read(source: str) -> dict[str, Any]:
 def _parsed(text: str, source: str) -> dict[str, Any]:
     """What TOML says. Its reader has more ways to fail than it has names for."""
     try:
-        return tomllib.loads(text)
+        found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # nested too deep, a number too long
         raise InputError(f"{source}: not valid TOML ({error})") from None
+    left: list[Any] = [found]
+    while left:
+        value = left.pop()
+        if isinstance(value, int) and abs(value) > WHOLE:
+            raise InputError(f"{source}: has a whole number of more than 64 bits")
+        if isinstance(value, Mapping | list):
+            left += value.values() if isinstance(value, Mapping) else value
+    return found
 
 
 def _value(text: str) -> Any:

@@ -35,7 +35,7 @@ def reading(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in a parser
-        reason = str(error) or type(error).__name__
+        reason = str(error)[:200] or type(error).__name__
         raise InputError(f"{path}: is damaged ({reason})") from None
 
 

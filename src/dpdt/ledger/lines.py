@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+import reprlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +21,28 @@ from dpdt.errors import InputError
 from dpdt.ledger.records import Block, Header, Setting
 
 FORMAT = 2
+LARGEST = 2**63 - 1  # of whole numbers
 LONGEST = 64_000_000  # bytes of a line
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and abs(value) <= LARGEST
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+# what a record may hold, by the types of records.py
+CHECKS: dict[str, Callable[[Any], bool]] = {
+    "str": lambda v: isinstance(v, str),
+    "bool": lambda v: isinstance(v, bool),
+    "int": _is_whole,
+    "float": _is_number,
+    "float | None": lambda v: v is None or _is_number(v),
+    "tuple[float, ...]": lambda v: isinstance(v, list | tuple) and all(map(_is_number, v)),
+    "tuple[Block, ...]": lambda v: isinstance(v, list | tuple),
+}
 
 
 def chain(previous: str, record: dict[str, Any]) -> str:
@@ -65,7 +87,9 @@ def header_of(record: dict[str, Any]) -> Header:
     if record.pop("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}, the one that this version knows")
     values = _fields(Header, record)
-    values["blocks"] = tuple(Block(**block) for block in record["blocks"])
+    if not values["blocks"]:
+        raise ValueError("there are no blocks")
+    values["blocks"] = tuple(Block(**_fields(Block, block)) for block in values["blocks"])
     return Header(**values)
 
 
@@ -73,7 +97,7 @@ def setting_of(record: dict[str, Any], blocks: int) -> Setting:
     """The setting that a line stands for, with a finite value for each block."""
     values = _fields(Setting, record)
     for name in ("clip", "noise", "spacing", "rounding"):
-        values[name] = tuple(float(x) for x in values[name])
+        values[name] = tuple(float(x) for x in values.get(name, ()))
         empty = name in ("spacing", "rounding") and not values[name]
         if len(values[name]) != blocks and not empty:
             raise ValueError(f"{name} has {len(values[name])} entries for {blocks} blocks")
@@ -90,6 +114,8 @@ def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:
 
     An unknown key is refused, and so is a missing one that has no default.
     """
+    if not isinstance(record, dict):
+        raise ValueError(f"{reprlib.repr(record)} is no record")
     known = {f.name: f for f in fields(kind)}
     unknown = set(record) - set(known) - {"kind", "hash"}
     if unknown:
@@ -97,4 +123,8 @@ def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:
     missing = [n for n, f in known.items() if n not in record and f.default is MISSING]
     if missing:
         raise ValueError(f"key {missing[0]!r} is missing")
-    return {name: record[name] for name in known if name in record}
+    found = {name: record[name] for name in known if name in record}
+    for name, value in found.items():
+        if not CHECKS[str(known[name].type)](value):
+            raise ValueError(f"{name} must be {known[name].type}, found {reprlib.repr(value)}")
+    return found
