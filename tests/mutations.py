@@ -2336,8 +2336,8 @@ ACCOUNTING = [
     Mutation(
         "accounting/composition.py",
         "a step without noise costs nothing",
-        "math.inf if noise == 0 else (most / noise) ** 2",
-        "0.0 if noise == 0 else (most / noise) ** 2",
+        "math.inf if noise == 0 else squared(most / noise)",
+        "0.0 if noise == 0 else squared(most / noise)",
         (COMPOSITION,),
     ),
     Mutation(

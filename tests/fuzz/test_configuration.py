@@ -74,9 +74,9 @@ def trees(draw):
         tree.setdefault(section, {})[name] = draw(sane[key])
     for section, name in draw(st.lists(pairs, max_size=3)):
         tree.setdefault(section, {})[name] = draw(values)
-    if draw(st.integers(0, 9)) == 0:
+    if draw(st.integers(0, 99)) == 50:
         tree[draw(words)] = draw(values)
-    if draw(st.integers(0, 9)) == 0:
+    if draw(st.integers(0, 99)) == 50:
         tree["peers"] = draw(st.dictionaries(st.sampled_from(sorted(METHODS)), values) | values)
     return tree
 
@@ -145,3 +145,57 @@ texts = st.one_of(
 )
 def test_overrides(pairs):
     planned("digits", tuple("".join(parts) for parts in pairs))
+
+
+BASES = [
+    {"name": "dpdt", "sampling": "partition", "preconditioner": "identity", "lr": 0.1,
+     "penalty": 1.0, "noise": 0.5, "auxiliaries": 4},
+    {"name": "dpdt", "noise": 0.5},
+    {"name": "dpsgd", "noise": 0.5},
+    {"name": "gep", "noise": 0.5},
+    {"name": "pate", "noise": 0.5},
+    {"name": "plain"},
+]  # fmt: skip
+extreme = st.sampled_from([5e-324, 1e-300, 1e-100, 1e-30, 1e30, 1e100, 1e154, 1e200, 1e308])
+number = st.floats(0, 10) | extreme | st.integers(0, 10) | st.sampled_from([10**9, 2**63 - 1])
+epoch = st.integers(0, 30) | st.sampled_from([10**9, 2**63 - 1])
+plausible = st.one_of(
+    st.builds(
+        lambda at, factors: {"kind": "steps", "epochs": at, "factors": factors[: len(at) + 1]},
+        st.lists(epoch, max_size=3, unique=True).map(sorted),
+        st.lists(number, min_size=4, max_size=4),
+    ),
+    st.fixed_dictionaries(
+        {"kind": st.just("exponential"), "rate": number, "every": epoch},
+        optional={"floor": number, "ceiling": number},
+    ),
+    st.fixed_dictionaries(
+        {"kind": st.just("two-phase"), "low": number, "ramp": st.lists(epoch, max_size=3)}
+    ),
+    st.fixed_dictionaries({"kind": st.just("paper"), "over": epoch}),
+    st.sampled_from(["paper", "paper-decay", "langevin", "constant"]),
+)
+
+
+@st.composite
+def nearly_right(draw):
+    """A configuration that is right, but for a few values that are right by their type."""
+    method = dict(draw(st.sampled_from(BASES)))
+    tree = {"method": method, "train": {"epochs": 3, "batch_size": 100}, "data": {"public": 50}}
+    for section, name in draw(st.lists(pairs, min_size=1, max_size=3)):
+        if section == "method" and name == "name":
+            continue
+        if name.endswith("schedule"):
+            value = draw(plausible)
+        else:
+            like = {f.name: f for f in fields(METHODS[method["name"]])}.get(name)
+            word = isinstance(like.default if like else None, str)
+            value = draw((words | number) if word else number | values)
+        tree.setdefault(section, {})[name] = value
+    return tree
+
+
+@fuzz
+@given(tree=nearly_right())
+def test_nearly_right(tree, tmp_path_factory):
+    test_trees.hypothesis.inner_test(tree, tmp_path_factory)

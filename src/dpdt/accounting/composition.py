@@ -36,7 +36,7 @@ from decimal import ROUND_CEILING, Context
 
 import numpy as np
 
-from dpdt.accounting.gaussian import epsilon_of
+from dpdt.accounting.gaussian import epsilon_of, squared
 from dpdt.accounting.guarantee import Condition, Guarantee, common_conditions
 from dpdt.errors import InputError
 from dpdt.ledger import Header, Ledger, Setting
@@ -65,7 +65,7 @@ def squared_mu(setting: Setting, header: Header) -> float:
     """μ_t² of a step that the record influences; 1/μ_t is the noise multiplier."""
     moved = sensitivities(setting, header)
     return sum(
-        math.inf if noise == 0 else (most / noise) ** 2
+        math.inf if noise == 0 else squared(most / noise)
         for most, noise in zip(moved, setting.noise, strict=True)
     )
 
@@ -262,7 +262,7 @@ def _mean_loss(mu: float, q: float) -> float:
     absent = math.log1p(-q) if q < 1.0 else -math.inf
     if mu > 50.0:
         entropy = -q * math.log(q) - ((1.0 - q) * absent if q < 1.0 else 0.0)
-        return q * mu**2 / 2.0 - entropy
+        return q * squared(mu) / 2.0 - entropy
     x = np.linspace(-10.0, mu + 10.0, 2001)
     loss = np.logaddexp(absent, math.log(q) + mu * x - mu**2 / 2.0)
     density = np.exp(loss - x**2 / 2.0) / math.sqrt(2.0 * math.pi)

@@ -32,6 +32,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dpdt.accounting.gaussian import squared
 from dpdt.accounting.guarantee import (
     Condition,
     Guarantee,
@@ -146,7 +147,7 @@ def _is_short(ledger: Ledger) -> bool:
     written = 0.0
     for run in ledger.runs:
         s = run.setting
-        q = (1.0 - s.global_lr) ** 2 * s.contraction**2
+        q = squared(1.0 - s.global_lr) * s.contraction**2
         slowest = settles(q, max(s.noise, default=0.0))
         steady = run.steps > max(WRITTEN, slowest + ledger.header.batches)
         written += slowest + ledger.header.batches if steady else run.steps
@@ -173,7 +174,7 @@ def leak(
     """a(m0) of a block for every position, from its (C, σ) in each run of equal steps."""
     if any(noise == 0 and clip > 0 for clip, noise in values):
         return np.full(batches, np.inf)
-    added = [0.0 if c == 0 else (c / (auxiliaries * s)) ** 2 for c, s in values]
+    added = [0.0 if c == 0 else squared(c / (auxiliaries * s)) for c, s in values]
     pieces = _pieces(list(zip(added, _decays(settings, counts, values, batches), strict=True)))
     a, position = np.zeros(batches), 0
     for plus, decay, epochs in pieces:
@@ -247,8 +248,8 @@ def _decays(
     """d of every step, run by run. Within a run v has a closed form."""
     v = 0.0
     for setting, count, (_, noise) in zip(settings, counts, values, strict=True):
-        n = (setting.step_size * noise) ** 2
-        f2, t2 = (1.0 - setting.global_lr) ** 2, setting.contraction**2
+        n = squared(setting.step_size * noise)
+        f2, t2 = squared(1.0 - setting.global_lr), setting.contraction**2
         q = f2 * t2
         settled, epochs, left = settles(q, n), 0, 0
         if count > max(WRITTEN, settled + batches):

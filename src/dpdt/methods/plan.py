@@ -28,6 +28,8 @@ from dpdt.methods.problem import Problem
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
 
+LEAST, MOST = 1e-100, 1e100  # numbers whose squares float64 can hold
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -134,6 +136,19 @@ class Plan:
 @cache
 def _on_lattice(setting: Setting, header: Header) -> Setting:
     """The setting with the lattice of its noise, and what rounding costs."""
+    for name in ("clip", "noise"):
+        for value in getattr(setting, name):
+            if value and not LEAST <= value <= MOST:
+                raise InputError(
+                    f"method.{name}: with its schedule it comes to {value:g}; it must stay between "
+                    f"{LEAST:g} and {MOST:g}"
+                )
+    for name in ("penalty", "step_size"):
+        if not getattr(setting, name) <= MOST:
+            raise InputError(
+                f"method.penalty: the {name.replace('_', ' ')} comes to {getattr(setting, name):g};"
+                f" it must be at most {MOST:g}"
+            )
     terms = header.examples if header.sampling == "poisson" else header.auxiliaries
     return on_lattice(setting, header.blocks, header.auxiliaries, terms)
 

@@ -26,7 +26,7 @@ class ModelSettings:
     layers: int | None = integer(None, 1, most=1000)  # transformers that are not pretrained
     patch: int = integer(16, 1)  # vit-small
     pool: int = integer(1, 1)  # scatter: windows of features that are averaged
-    radius: float | None = positive(None)  # linear: bound on the norm of inputs
+    radius: float | None = positive(None, most=1e100)  # linear: bound on the norm of inputs
     trained: str = choice("all", ("all", "lora", "head"))
     lora_rank: int = integer(16, 1)
     lora_alpha: int = integer(32, 1)
