@@ -12,8 +12,14 @@ AUTO = "auto"  # what fits the noise, the model, the length of the run
 PUBLIC = "public"  # the preconditioner from public inputs
 
 
+LARGEST = 2**63 - 1  # of whole numbers, as in TOML
+
+
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A number that float64 holds."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return is_integer(value)
 
 
 def is_positive(value: Any) -> bool:
@@ -21,7 +27,8 @@ def is_positive(value: Any) -> bool:
 
 
 def is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A whole number of 64 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def key(default: Any, text: str, check: Callable[[Any], bool]) -> Any:
@@ -40,8 +47,9 @@ def positive(default: float | None, most: float = math.inf) -> Any:
     return key(default, words, lambda v: is_number(v) and 0 < v <= most)
 
 
-def integer(default: int | None, least: int) -> Any:
-    return key(default, f"a whole number from {least}", lambda v: is_integer(v) and v >= least)
+def integer(default: int | None, least: int, most: int = LARGEST) -> Any:
+    words = f"a whole number from {least} to {'2^63 - 1' if most == LARGEST else most}"
+    return key(default, words, lambda v: is_integer(v) and least <= v <= most)
 
 
 def choice(default: str | None, options: tuple[str, ...]) -> Any:

@@ -43,7 +43,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_thread)
 
 
-class Randomness:
+class Single:
+    """What must not be copied, since the copy would share a stream of secret draws."""
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise InputError(
+            "a run cannot be copied: the copy would draw the same noise; prepare another run, and "
+            "give it the state_dict() of this one to continue from the same point"
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__deepcopy__(None)
+
+    def __reduce__(self) -> NoReturn:
+        self.__deepcopy__(None)
+
+
+class Randomness(Single):
     """A stream of secret random numbers that only goes forward."""
 
     def __init__(
@@ -72,24 +88,16 @@ class Randomness:
 
     @property
     def _here(self) -> np.random.Generator:
+        self.refuse_fork()
+        return self._generator
+
+    def refuse_fork(self) -> None:
+        """Refuse to go on in a forked process."""
         if os.getpid() != self._process:  # the parent draws the same numbers
             raise InputError(
                 "a run cannot go on in a forked process: it would draw the noise of its parent; "
                 "prepare it in the process that trains"
             )
-        return self._generator
-
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        raise InputError(
-            "a run cannot be copied: the copy would draw the same noise; prepare another run, and "
-            "give it the state_dict() of this one to continue from the same point"
-        )
-
-    def __copy__(self) -> NoReturn:
-        self.__deepcopy__(None)
-
-    def __reduce__(self) -> NoReturn:
-        self.__deepcopy__(None)
 
     def secrets(self) -> dict[str, Any]:
         """The whole stream from here on, in plain values. As secret as the data."""

@@ -2,6 +2,7 @@ import math
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from dpdt import account, config
 from dpdt.accounting import check_delta
 from dpdt.accounting.calibrate import calibrate, scaled
-from dpdt.accounting.composition import squared_mu
+from dpdt.accounting.composition import composed_mu, squared_mu
 from dpdt.errors import InputError
 from dpdt.ledger import Block, Header, Ledger, Setting
 
@@ -299,9 +300,53 @@ def test_a_ledger_without_an_end_says_so_wherever_its_epsilon_is_shown():
     run = ledger(RUNS)
     cut = account(run, 1e-5)
     assert "not closed" in str(cut)
-    assert "steps after its last line are not counted" in str(cut)
+    first, *_, last = str(cut).splitlines()
+    assert first[14:23] == "so far   "
+    assert last.startswith("not closed    the ledger has no end: later steps than these 16 would")
+    assert "proven" not in str(cut)
+    assert "holds" not in str(cut)
     assert cut.as_json()["closed"] is False
     run.closed = True
     ended = account(run, 1e-5)
     assert "not closed" not in str(ended)
+    assert "proven" in str(ended)
     assert ended.as_json()["closed"] is True
+
+
+def laid_out_mu(run):
+    """`composed_mu` with a number for every step of the plan, epochs × positions."""
+    header = run.header
+    last = max((r.start + r.steps for r in run.runs), default=0)
+    table = np.zeros((-(-last // header.batches), header.batches))
+    for r in run.runs:
+        table.reshape(-1)[r.start : r.start + r.steps] += squared_mu(r.setting, header)
+    if header.reshuffle:
+        return math.sqrt(float(table.max(axis=1, initial=0.0).sum()))
+    return math.sqrt(float(table.sum(axis=0).max(initial=0.0)))
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.01, 3), st.integers(1, 25), st.none() | st.integers(0, 40)),
+        max_size=8,
+    ),
+    st.integers(1, 7),
+    st.booleans(),
+)
+def test_runs_of_equal_steps_compose_as_single_steps_do(runs, M, reshuffle):
+    """Also where steps were taken again, from any earlier one."""
+    found = ledger([], M=M, memory="none", reshuffle=reshuffle)
+    for noise, steps, start in runs:
+        setting = ledger([(1.0, noise, 1)]).runs[0].setting
+        found.append(setting, steps, start if start is not None else None)
+    assert composed_mu(found) == pytest.approx(laid_out_mu(found), rel=1e-12)
+
+
+@pytest.mark.parametrize("reshuffle", [False, True])
+def test_a_thousand_million_epochs_are_composed_without_writing_them_out(reshuffle):
+    one = ledger([(1.0, 2.0, 5)], memory="none", reshuffle=reshuffle)
+    long = ledger([(1.0, 2.0, 5 * 10**9)], memory="none", reshuffle=reshuffle)
+    assert composed_mu(long) == pytest.approx(composed_mu(one) * math.sqrt(1e9), rel=1e-12)
+    vast = ledger([(1.0, 2.0, 1)], M=10**15, memory="none", reshuffle=reshuffle)
+    assert composed_mu(vast) == composed_mu(ledger([(1.0, 2.0, 1)], memory="none"))

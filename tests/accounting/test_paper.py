@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdt import account
-from dpdt.accounting.paper import leak, rdp
+from dpdt.accounting import paper
+from dpdt.accounting.paper import Paper, leak, rdp
 from dpdt.accounting.renyi import ORDERS, epsilon_of_rdp
 from dpdt.ledger import Setting
 from dpdt.report.privacy import paper_contributions, paper_losses
 
-from .test_composition import BASE, planned
+from .test_composition import BASE, ledger, planned
 
 
 def make(clip=1.0, noise=1.0, global_lr=0.9, penalty=2.0, decay=0.1):
@@ -161,3 +162,47 @@ def test_the_papers_figure():
     assert max(ratios) == pytest.approx(min(ratios), rel=1e-2)  # a straight line on a log scale
     # the parts add up to the whole, for a mixture over m0 that is nearly even
     assert sum(parts) == pytest.approx(constant[19], rel=0.3)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.builds(
+                make,
+                clip=st.floats(0.1, 3),
+                noise=st.floats(0.1, 3),
+                global_lr=st.sampled_from([0.5, 0.99, 1.0, 1.3, 2.0, 2.5]),
+                penalty=st.floats(0.1, 10),
+                decay=st.sampled_from([0.0, 1e-3, 0.5]),
+            ),
+            st.integers(1, 2000),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 7),
+    st.integers(1, 50),
+)
+def test_once_settled_the_closed_form_is_the_recursion(runs, M, at_once):
+    chosen, counts = [s for s, _ in runs], [n for _, n in runs]
+    values = tuple((s.clip[0], s.noise[0]) for s in chosen)
+    expected = leak(chosen, counts, values, 3, M)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paper, "WRITTEN", at_once)
+        found = leak(chosen, counts, values, 3, M)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-300)
+
+
+def test_a_thousand_million_epochs_are_claimed_for_without_writing_them_out():
+    short, long = (ledger([(1.0, 2.0, 5 * epochs)], memory="none") for epochs in (1000, 10**9))
+    expected = Paper().guarantee(short, 1e-5).epsilon
+    assert Paper().guarantee(long, 1e-5).epsilon == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_recursion_that_never_settles_claims_nothing():
+    long = ledger([(1.0, 2.0, 5 * 10**9)], memory="none")
+    runs = [replace(r, setting=replace(r.setting, global_lr=2.0)) for r in long.runs]
+    found = Paper().guarantee(replace(long, runs=runs), 1e-5)
+    assert found.epsilon == math.inf
+    assert "takes more than 20,000,000 steps to settle" in found.why_not

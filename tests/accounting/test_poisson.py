@@ -9,8 +9,9 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from dpdt import account
+from dpdt.accounting import cost
 from dpdt.accounting.calibrate import calibrate, scaled
-from dpdt.accounting.composition import squared_mu
+from dpdt.accounting.composition import Composition, squared_mu
 from dpdt.accounting.cost import Cost
 from dpdt.accounting.gaussian import epsilon_of
 from dpdt.accounting.hidden_state import HiddenStateContraction
@@ -155,3 +156,23 @@ def test_hardly_any_noise_is_accounted_at_once_and_from_above():
         [(1.0, 0.8 / 4, 40_000)], per_example=True, rate=0.01
     )  # noise 0.8: not hopeless
     assert account(tight, 1e-5).epsilon < 100.0
+
+
+def test_a_run_of_many_million_steps_is_accounted_at_once():
+    """dp-accounting alone would take the size of a distribution to the power of the steps."""
+    parts = [poisson([(1.0, 25.0, steps)], per_example=True, rate=0.01) for steps in (10**5, 10**7)]
+    short, long = (Composition().guarantee(run, 1e-5).epsilon for run in parts)
+    assert 7.0 * short < long < 20.0 * short
+    with pytest.raises(InputError, match=r"at least .* for 100000000000 steps of poisson"):
+        account(poisson([(1.0, 25.0, 10**11)], per_example=True, rate=0.01), 1e-5)
+
+
+def test_a_schedule_of_many_values_is_rounded_up_to_fewer():
+    values = [1.0 + 0.01 * i for i in range(150)]
+    run = poisson([(1.0, noise, 1) for noise in values], per_example=True, rate=0.1)
+    found = Composition(coarse=True).guarantee(run, 1e-5).epsilon
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost, "MANY", 150)
+        cost._epsilon.cache_clear()
+        exact = Composition(coarse=True).guarantee(run, 1e-5).epsilon
+    assert exact <= found <= exact * 1.1

@@ -109,7 +109,7 @@ class TestTable:
         privacy = account(ledger(RUN), 1e-5)
         lines = str(privacy).splitlines()
         assert [words(line) for line in lines[:-1]] == [
-            ("proven", "composition"), ("claimed", "paper"), ("claimed", "paper-per-block"),
+            ("far", "composition"), ("claimed", "paper"), ("claimed", "paper-per-block"),
         ]  # fmt: skip
         assert lines[-1].startswith("not closed")
         assert privacy.hidden == 2
@@ -167,5 +167,5 @@ class TestTable:
         assert str(privacy) == "no ε is proven: no accountant was asked"
 
     def test_no_steps_cost_nothing(self):
-        assert str(account(of("dpsgd", []), 1e-5)).startswith("ε ≤ 0         proven")
+        assert str(account(of("dpsgd", []), 1e-5)).startswith("ε ≤ 0         so far")
         assert by_name("hidden-state-contraction").guarantee(make(0), 1e-5).epsilon == 0.0

@@ -97,7 +97,7 @@ def test_a_penalty_that_is_not_positive_is_refused(tmp_path, value):
     path = tmp_path / "ledger.jsonl"
     write(path, [setting()])
     rewrite(path, "setting", lambda record: record.update(penalties=[1.0, 1.0, 1.0, value]))
-    with pytest.raises(InputError, match="penalties must be finite and above 0"):
+    with pytest.raises(InputError, match="penalties must be finite"):
         Ledger.read(path)
 
 
@@ -167,7 +167,7 @@ def test_other_files_are_not_ledgers(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"not a ledger|damaged"):
         Ledger.read(path)
-    with pytest.raises(InputError, match="cannot read the ledger"):
+    with pytest.raises(InputError, match=r"absent\.jsonl: is missing"):
         Ledger.read(tmp_path / "absent.jsonl")
 
 

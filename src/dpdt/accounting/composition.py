@@ -26,10 +26,13 @@ How costs add up, over steps and over runs, is in cost.py.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Iterator
 
 import numpy as np
 
 from dpdt.accounting.cost import Cost
+from dpdt.accounting.gaussian import squared
 from dpdt.accounting.guarantee import Condition, Guarantee, common_conditions
 from dpdt.ledger import Header, Ledger, Setting
 
@@ -49,7 +52,7 @@ def squared_mu(setting: Setting, header: Header) -> float:
     """μ_t² of a step that the record influences; 1/μ_t is the noise multiplier."""
     moved = sensitivities(setting, header)
     return sum(
-        math.inf if noise == 0 else (most / noise) ** 2
+        math.inf if noise == 0 else squared(most / noise)
         for most, noise in zip(moved, setting.noise, strict=True)
     )
 
@@ -113,15 +116,53 @@ def composed_mu(ledger: Ledger) -> float:
     squares = [squared_mu(run.setting, header) for run in ledger.runs]
     if header.memory == "auxiliary" or header.unit != "example":
         return math.sqrt(sum(s * r.steps for s, r in zip(squares, ledger.runs, strict=True)))
-    # One value a step of the plan, laid out as epochs × positions; steps taken again add up.
-    last = max((run.start + run.steps for run in ledger.runs), default=0)
-    table = np.zeros((-(-last // header.batches), header.batches))
-    steps = table.reshape(-1)
-    for square, run in zip(squares, ledger.runs, strict=True):
-        steps[run.start : run.start + run.steps] += square
-    if header.reshuffle:
-        return math.sqrt(float(table.max(axis=1, initial=0.0).sum()))
-    return math.sqrt(float(table.sum(axis=0).max(initial=0.0)))
+    runs = [
+        (run.start, run.start + run.steps, square)
+        for run, square in zip(ledger.runs, squares, strict=True)
+    ]
+    most = _worst_of_epochs if header.reshuffle else _worst_position
+    return math.sqrt(most(runs, header.batches))
+
+
+Costs = list[tuple[int, int, float]]  # the first step, the step after the last, μ² of each
+
+
+def _worst_position(runs: Costs, batches: int) -> float:
+    """max_m Σ over the steps at position m of an epoch; steps taken again add up."""
+    whole, rest = 0.0, []
+    for start, stop, square in runs:
+        epochs, left = divmod(stop - start, batches)
+        whole += square * epochs if epochs else 0.0
+        if left:
+            first = start % batches
+            rest.append((first, min(first + left, batches), square))
+            if first + left > batches:
+                rest.append((0, first + left - batches, square))
+    return whole + max((cost for _, _, cost in _added(rest)), default=0.0)
+
+
+def _worst_of_epochs(runs: Costs, batches: int) -> float:
+    """Σ over epochs of the dearest step in each; steps taken again add up."""
+    total, epoch, dearest = 0.0, -1, 0.0
+    for start, stop, cost in _added(runs):
+        first, last = start // batches, (stop - 1) // batches
+        if first != epoch:
+            total, epoch, dearest = total + dearest, first, 0.0
+        dearest = max(dearest, cost)
+        if last != first:
+            between = last - first - 1
+            total += dearest + (cost * between if between else 0.0)
+            epoch, dearest = last, cost
+    return total + dearest
+
+
+def _added(runs: Costs) -> Iterator[tuple[int, int, float]]:
+    """The same costs as stretches without overlap, in order: costs of the same step are added."""
+    edges = sorted({edge for start, stop, _ in runs for edge in (start, stop)})
+    costs = np.zeros(max(0, len(edges) - 1))
+    for start, stop, square in runs:
+        costs[bisect_left(edges, start) : bisect_left(edges, stop)] += square
+    return zip(edges, edges[1:], map(float, costs), strict=False)
 
 
 def cost_of(ledger: Ledger, relation: str) -> Cost:

@@ -22,11 +22,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from functools import lru_cache
+from typing import Any
 
-from dpdt.accounting.gaussian import epsilon_of
+import numpy as np
+
+from dpdt.accounting.gaussian import epsilon_of, squared
 from dpdt.errors import InputError
 
 FEW = 10  # different settings in a run that are accounted at the finest grid
+MANY, NEAR = 100, 0.05  # more values of μ than MANY are rounded up; μ² to a factor of e^NEAR
+ATONCE = 100_000  # steps that dp-accounting composes at once; its time grows with their number
+LARGE = 30.0  # a mean privacy loss beyond which the finest grid takes a gigabyte
 HOPELESS = 1000.0  # an ε beyond which nobody needs it exactly, and a grid for it takes hours
 ROUNDOFF = 2.0**-50  # probability that float64 may misplace at a step under Poisson sampling
 PIECE = 8  # composing steps of another setting, and cutting off its tails, counts as many steps
@@ -67,7 +73,8 @@ class Cost:
 
 @lru_cache(maxsize=128)
 def _epsilon(cost: Cost, relation: str, delta: float, coarse: bool) -> float:
-    number, pieces = sum(steps for _, _, steps in cost.steps), len(cost.steps) + (cost.mu > 0)
+    number, costs = sum(steps for _, _, steps in cost.steps), _fewer(cost.steps)
+    pieces = sum(1 + (steps > ATONCE) for steps in costs.values()) + (cost.mu > 0)
     misplaced = ROUNDOFF * (number + PIECE * pieces)
     if delta < 4.0 * misplaced:
         least = Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(4.0 * misplaced)
@@ -75,30 +82,87 @@ def _epsilon(cost: Cost, relation: str, delta: float, coarse: bool) -> float:
             f"privacy.delta: must be at least {float(least):g} for {number} steps of poisson "
             f"sampling, found {delta:g}; rounding in privacy-loss distributions outweighs less"
         )
-    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
-    from dp_accounting.pld import PLDAccountant
-
-    if _mean_loss(cost) > HOPELESS:
+    if not costs or math.isinf(cost.mu):
+        return epsilon_of(cost.mu, delta)
+    if any(math.isinf(mu) for _, mu in costs):
+        return math.inf
+    loss = squared(cost.mu) / 2.0
+    loss += sum(_mean_loss(mu, rate) * steps for (rate, mu), steps in costs.items())
+    if loss > HOPELESS:
         return epsilon_of(math.hypot(cost.mu, cost.everyone), delta)  # as if all took part
+    # Losses are rounded up to a grid, so a coarser one is sound; long schedules and runs need it.
+    interval = 1e-3 if coarse or len(costs) > FEW or loss > LARGE else 1e-4
+    whole = _composed(cost.mu, costs, relation, interval)
+    return float(whole.get_epsilon_for_delta(delta - misplaced))
+
+
+def _composed(
+    gaussian: float, costs: dict[tuple[float, float], int], relation: str, interval: float
+) -> Any:
+    """The privacy-loss distribution of a Gaussian mechanism and of sampled steps together."""
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, identity
+
     replaced = relation == "replace-one"
     neighbours = NeighboringRelation.ADD_OR_REMOVE_ONE
     if replaced:
         neighbours = NeighboringRelation.REPLACE_ONE
-    # Losses are rounded up to a grid, so a coarser one is sound; long schedules need it.
-    interval = 1e-3 if coarse or len(cost.steps) > FEW else 1e-4
-    accountant = PLDAccountant(neighbours, value_discretization_interval=interval)
-    for rate, mu, steps in cost.steps:
-        if mu > 0:
-            accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(1.0 / mu)), steps)
-    if cost.mu > 0:
-        accountant.compose(GaussianDpEvent((2.0 if replaced else 1.0) / cost.mu))
-    return float(accountant.get_epsilon(delta - misplaced))
+    whole = identity(interval)
+    for (rate, mu), steps in costs.items():
+        one = from_gaussian_mechanism(
+            standard_deviation=1.0 / mu,
+            value_discretization_interval=interval,
+            sampling_prob=rate,
+            neighboring_relation=neighbours,
+        )
+        many, rest = divmod(steps, ATONCE) if steps > ATONCE else (0, steps)
+        if many:
+            whole = whole.compose(one.self_compose(ATONCE).self_compose(many))
+        if rest:
+            whole = whole.compose(one.self_compose(rest))
+    if gaussian > 0:
+        one = from_gaussian_mechanism(
+            standard_deviation=(2.0 if replaced else 1.0) / gaussian,
+            value_discretization_interval=interval,
+            neighboring_relation=neighbours,
+        )
+        whole = whole.compose(one)
+    return whole
 
 
-def _mean_loss(cost: Cost) -> float:
-    """A lower bound on the mean privacy loss: KL(qQ + (1−q)P ‖ P) ≥ q·KL(Q ‖ P) − H(q) a step."""
-    total = cost.mu**2 / 2.0
-    for q, mu, steps in cost.steps:
-        entropy = 0.0 if q >= 1.0 else -q * math.log(q) - (1.0 - q) * math.log1p(-q)
-        total += steps * max(0.0, q * mu**2 / 2.0 - entropy)
-    return total
+def _fewer(steps: Iterable[Sampled]) -> dict[tuple[float, float], int]:
+    """How many steps have which q and μ, of those that cost something.
+
+    Many different values of μ are rounded up to fewer: less noise is never more private.
+    """
+    found: Counter[tuple[float, float]] = Counter()
+    for rate, mu, number in steps:
+        if mu > 0 and number > 0:
+            found[rate, mu] += number
+    if len(found) <= MANY or any(math.isinf(mu) for _, mu in found):
+        return dict(found)
+    rounded: Counter[tuple[float, float]] = Counter()
+    for rate in {rate for rate, _ in found}:
+        mine = sorted((mu for other, mu in found if other == rate), reverse=True)
+        group, top = -1, 0.0
+        for mu in mine:
+            number = min(MANY, int(2.0 * math.log(mine[0] / mu) / NEAR))
+            if number != group:
+                group, top = number, mu
+            rounded[rate, top] += found[rate, mu]
+    return dict(rounded)
+
+
+def _mean_loss(mu: float, q: float) -> float:
+    """The mean privacy loss of a step, KL((1−q)P + qQ ‖ P), by the trapezoidal rule.
+
+    For a large μ, where the rule would need many points, a lower bound: q·KL(Q ‖ P) − H(q).
+    """
+    absent = math.log1p(-q) if q < 1.0 else -math.inf
+    if mu > 50.0:
+        entropy = -q * math.log(q) - ((1.0 - q) * absent if q < 1.0 else 0.0)
+        return q * squared(mu) / 2.0 - entropy
+    x = np.linspace(-10.0, mu + 10.0, 2001)
+    loss = np.logaddexp(absent, math.log(q) + mu * x - mu**2 / 2.0)
+    density = np.exp(loss - x**2 / 2.0) / math.sqrt(2.0 * math.pi)
+    return max(0.0, float((density * loss).sum() * (x[1] - x[0])))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from dpdt.ledger import Header, Ledger
 
 RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
-NOT_CLOSED = "not closed    the ledger has no end: steps after its last line are not counted"
+NOT_CLOSED = "not closed    the ledger has no end: later steps than these {steps} would cost more"
 INFINITE = "the bound is infinite, as it is without noise"
 
 
@@ -226,20 +226,22 @@ class Privacy:
     def table(self, *, all: bool = False) -> str:
         """The headline, what else holds, what is claimed, and what was measured.
 
+        Nothing of a ledger that is not closed is called proven: its bounds hold "so far".
         Accountants without a number are left out. With `all` they follow the claims, each with its
         reason.
         """
         proven = self.proven if math.isfinite(self.epsilon) else None
         others = [g for g in self.guarantees if g.applies and g is not proven]
-        lines = [self._unproven() if proven is None else _bound(proven, "proven")]
-        lines += [_bound(g, "holds") for g in others if g.valid]
+        first, further = ("proven", "holds") if self.closed else ("so far", "so far")
+        lines = [self._unproven() if proven is None else _bound(proven, first)]
+        lines += [_bound(g, further) for g in others if g.valid]
         lines += [_claim(g) for g in others if not g.valid]
         if all:
             lines += [_nothing(g) for g in self.guarantees if not g.applies]
         if self.measured:
             lines.append(str(self.measured))
         if not self.closed:
-            lines.append(NOT_CLOSED)
+            lines.append(NOT_CLOSED.format(steps=self.steps))
         return "\n".join(lines)
 
     def _unproven(self) -> str:

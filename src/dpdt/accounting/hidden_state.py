@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
-from dpdt.accounting.gaussian import epsilon_of
+from dpdt.accounting.gaussian import epsilon_of, squared
 from dpdt.accounting.guarantee import (
     Condition,
     Guarantee,
@@ -115,7 +115,7 @@ def _hidden(ledger: Ledger) -> tuple[Condition, ...]:
 
 def _rounding(setting: Setting) -> float:
     """What rounding can add to the sensitivity of the mean, over all blocks."""
-    return math.sqrt(sum(r**2 for r in setting.rounding))
+    return math.sqrt(sum(squared(r) for r in setting.rounding))
 
 
 class HiddenStateConvex(_HiddenState):
@@ -294,7 +294,7 @@ class HiddenStateContraction(_HiddenState):
         # Clip may follow a schedule: each block at its largest displacement.
         steps = [_displacements(run.setting) for run in ledger.runs]
         moved = [max(block) for block in zip(*steps, strict=True)]
-        ratio = math.sqrt(sum((m / s) ** 2 for m, s in zip(moved, first.noise, strict=True)))
+        ratio = math.sqrt(sum(squared(m / s) for m, s in zip(moved, first.noise, strict=True)))
         if h.memory == "shared":
             ratio *= 1.0 + max(abs(2 * r.setting.penalty * r.setting.lr - 1) for r in ledger.runs)
         return contraction_mu(ratio, ledger.steps, math.log(first.contraction))

@@ -33,7 +33,7 @@ from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.ledger import Setting
 from dpdt.mechanism import full_precision
-from dpdt.noise import Randomness
+from dpdt.noise import Randomness, Single
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class StepResult:
     diagnostics: Diagnostics | None = None
 
 
-class Decoupled:
+class Decoupled(Single):
     """Trains `model` by Algorithm 1, one `step` at a time.
 
     Args:

@@ -6,11 +6,10 @@ Nothing here may depend on the data. The effective step size is η̂ = K·η_θ 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.proximal import contraction
-from dpdt.algorithm.schedule import ByStep, Constant, Schedule
+from dpdt.algorithm.schedule import Constant, Schedule, stretches
 from dpdt.ledger import Setting
 
 
@@ -49,11 +48,25 @@ class Recipe:
 
     def runs(self, epochs: int, batches: int) -> tuple[tuple[Setting, int], ...]:
         """Every setting in order, and for how many steps it holds."""
-        schedules = (self.clip_schedule, self.noise_schedule, *self.penalty_schedule)
-        if not any(isinstance(schedule, ByStep) for schedule in schedules):
-            return tuple((self.at(epoch), batches) for epoch in range(epochs))
-        each = (self.at(step // batches, step) for step in range(epochs * batches))
-        return tuple((setting, len(list(same))) for setting, same in groupby(each))
+        found: list[tuple[Setting, int]] = []
+        for step, number in stretches(self.schedules, epochs, batches):
+            setting = self.at(step // batches, step)
+            if found and found[-1][0] == setting:
+                number += found.pop()[1]
+            found.append((setting, number))
+        return tuple(found)
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """All schedules, by their keys in [method]."""
+        penalties = {f"penalty_schedule[{k}]": s for k, s in enumerate(self.penalty_schedule)}
+        if len(self.penalty_schedule) == 1:
+            penalties = {"penalty_schedule": self.penalty_schedule[0]}
+        return {
+            **penalties,
+            "clip_schedule": self.clip_schedule,
+            "noise_schedule": self.noise_schedule,
+        }
 
     def at(self, epoch: int, step: int = 0) -> Setting:
         """What a step does."""

@@ -16,24 +16,40 @@ instead of epochs. A schedule is written as a name or as a table:
 
 Epochs and steps count from 0. The paper's own schedules are at the end. docs/readings.md says how
 the paper is read, and what else it could mean.
+
+A run is never written out step by step: `stretches` goes from change to change.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from dpdt.errors import InputError
 
 PAPER_EPOCHS = 200  # of the paper's own schedules
+MOST = 20_000  # changes in a run: each is a setting in memory, and a line of the ledger
+LARGEST = 700.0  # the logarithm of the largest factor
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 class Schedule(Protocol):
     def factor(self, epoch: int, step: int = 0) -> float:
         """The factor in force at a step of an epoch (both from 0; steps from the run's start)."""
+        ...
+
+    def until(self, epoch: int) -> float:
+        """The next epoch at which the factor may be another; infinite if there is none."""
         ...
 
 
@@ -46,6 +62,9 @@ class ByStep:
     def factor(self, epoch: int, step: int = 0) -> float:
         return self.schedule.factor(step)
 
+    def until(self, epoch: int) -> float:
+        return self.schedule.until(epoch)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Within:
@@ -56,11 +75,15 @@ class Within:
     over: int
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.over, int) and self.over >= 1):
+        if not (is_whole(self.over) and self.over >= 1):
             raise InputError(f"over: must be a whole number from 1, found {self.over!r}")
 
     def factor(self, epoch: int, step: int = 0) -> float:
         return self.schedule.factor(epoch * self.whole // self.over)
+
+    def until(self, epoch: int) -> float:
+        change = self.schedule.until(epoch * self.whole // self.over)
+        return change if math.isinf(change) else -(-change * self.over // self.whole)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +95,17 @@ class Root:
     def factor(self, epoch: int, step: int = 0) -> float:
         return math.sqrt(self.schedule.factor(epoch, step))
 
+    def until(self, epoch: int) -> float:
+        return self.schedule.until(epoch)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
     def factor(self, epoch: int, step: int = 0) -> float:
         return 1.0
+
+    def until(self, epoch: int) -> float:
+        return math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +116,10 @@ class Steps:
     factors: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.epochs, tuple) and all(map(is_whole, self.epochs))):
+            raise InputError(f"epochs: must be a list of whole numbers, found {self.epochs!r}")
+        if not (isinstance(self.factors, tuple) and all(map(is_number, self.factors))):
+            raise InputError(f"factors: must be a list of numbers, found {self.factors!r}")
         if len(self.factors) != len(self.epochs) + 1:
             raise InputError(
                 f"factors: {len(self.epochs)} boundaries in epochs need {len(self.epochs) + 1} "
@@ -94,11 +127,15 @@ class Steps:
             )
         if list(self.epochs) != sorted(set(self.epochs)):
             raise InputError(f"epochs: must increase, found {list(self.epochs)}")
-        if not all(f >= 0 and math.isfinite(f) for f in self.factors):
+        if not all(f >= 0 for f in self.factors):
             raise InputError(f"factors: must be finite and ≥ 0, found {list(self.factors)}")
 
     def factor(self, epoch: int, step: int = 0) -> float:
-        return self.factors[sum(epoch >= boundary for boundary in self.epochs)]
+        return self.factors[bisect_right(self.epochs, epoch)]
+
+    def until(self, epoch: int) -> float:
+        passed = bisect_right(self.epochs, epoch)
+        return self.epochs[passed] if passed < len(self.epochs) else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +148,22 @@ class Phase:
     stop: int | None = None
 
     def __post_init__(self) -> None:
-        if not (self.rate > 0 and math.isfinite(self.rate)):
-            raise InputError(f"rate: must be positive, found {self.rate}")
-        if self.every < 1:
-            raise InputError(f"every: must be at least 1 epoch, found {self.every}")
+        if not (is_number(self.rate) and self.rate > 0):
+            raise InputError(f"rate: must be positive, found {self.rate!r}")
+        if not (is_whole(self.every) and self.every >= 1):
+            raise InputError(f"every: must be at least 1 epoch, found {self.every!r}")
+        for name in ("start", "stop"):
+            value = getattr(self, name)
+            if not (is_whole(value) or (name == "stop" and value is None)):
+                raise InputError(f"{name}: must be a whole number, found {value!r}")
 
     def count(self, epoch: int) -> int:
         last = epoch if self.stop is None else min(epoch, self.stop)
         return 0 if last < self.start else (last - self.start) // self.every + 1
+
+    def until(self, epoch: int) -> float:
+        change = self.start + self.count(epoch) * self.every
+        return math.inf if self.stop is not None and change > self.stop else change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +173,24 @@ class Exponential:
     ceiling: float = math.inf
 
     def factor(self, epoch: int, step: int = 0) -> float:
-        log = sum(phase.count(epoch) * math.log(phase.rate) for phase in self.phases)
-        value = math.exp(min(log, 700.0))
+        value = math.exp(min(self._log(epoch), LARGEST))
         return min(max(value, self.floor), self.ceiling)
+
+    def until(self, epoch: int) -> float:
+        """Never, once the factor has reached an end and all phases to come lead further there."""
+        to_come = [phase for phase in self.phases if phase.until(epoch) < math.inf]
+        log = self._log(epoch)
+        value = math.exp(min(log, LARGEST))
+        top = log >= LARGEST or value >= self.ceiling
+        bottom = value <= self.floor or value == 0.0
+        if top and all(phase.rate >= 1 for phase in to_come):
+            return math.inf
+        if bottom and all(phase.rate <= 1 for phase in to_come):
+            return math.inf
+        return min((phase.until(epoch) for phase in to_come), default=math.inf)
+
+    def _log(self, epoch: int) -> float:
+        return sum(phase.count(epoch) * math.log(phase.rate) for phase in self.phases)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,71 +201,48 @@ class TwoPhase:
     ramp: tuple[int, int]
 
     def __post_init__(self) -> None:
-        if not (self.low > 0 and math.isfinite(self.low)):
-            raise InputError(f"low: must be positive, found {self.low}")
-        if len(self.ramp) != 2 or not 0 <= self.ramp[0] < self.ramp[1]:
-            raise InputError(f"ramp: must be [first, last] epoch, found {list(self.ramp)}")
+        if not (is_number(self.low) and self.low > 0):
+            raise InputError(f"low: must be positive, found {self.low!r}")
+        epochs = isinstance(self.ramp, tuple) and all(map(is_whole, self.ramp))
+        if not epochs or len(self.ramp) != 2 or not 0 <= self.ramp[0] < self.ramp[1]:
+            raise InputError(f"ramp: must be [first, last] epoch, found {self.ramp!r}")
 
     def factor(self, epoch: int, step: int = 0) -> float:
         first, last = self.ramp
         share = min(max((epoch - first) / (last - first), 0.0), 1.0)
         return self.low + (1.0 - self.low) * share
 
+    def until(self, epoch: int) -> float:
+        first, last = self.ramp
+        return math.inf if epoch >= last else max(epoch, first) + 1
 
-def parse(value: Any, *, named: Mapping[str, Schedule] | None = None) -> Schedule:
-    """A schedule from its written form. `named` are the paper's own, of PAPER_EPOCHS epochs.
 
-    A complaint about one entry of a table begins with the name of the entry and a colon.
+def stretches(
+    schedules: Mapping[str, Schedule], epochs: int, batches: int
+) -> Iterator[tuple[int, int]]:
+    """The steps of a run from change to change of any schedule: the first step, and how many.
+
+    Schedules come under their keys in [method]. Neighbours may still have the same factors.
     """
-    known = {"constant": Constant(), **(named or {})}
-    if isinstance(value, str):
-        if value in known:
-            return known[value]
-        words = " or ".join(repr(name) for name in known)
-        raise InputError(f"must be {words} or a table with a kind, found {value!r}")
-    if not isinstance(value, Mapping):
-        raise InputError(f"must be a name or a table with a kind, found {value!r}")
-    kinds: dict[str, Callable[..., Schedule]] = {
-        **{name: partial(_within, schedule) for name, schedule in known.items()},
-        "constant": Constant,
-        "steps": Steps,
-        "exponential": _exponential,
-        "two-phase": TwoPhase,
-    }
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items()}
-    kind, unit = options.pop("kind", None), options.pop("unit", "epoch")
-    if unit not in ("epoch", "step"):
-        raise InputError(f"unit: must be 'epoch' or 'step', found {unit!r}")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise InputError(f"kind: must be one of {', '.join(kinds)}, found {kind!r}")
-    try:
-        found = kinds[kind](**options)
-    except TypeError as error:
-        reason = str(error).split("() ")[-1].replace("__init__", kind)
-        raise InputError(f"a {kind!r} schedule does not fit: {reason}") from None
-    return ByStep(schedule=found) if unit == "step" else found
+    step, total, found = 0, epochs * batches, 0
+    while step < total:
+        changes = {key: _until(schedule, step, batches) for key, schedule in schedules.items()}
+        key = min(changes, key=lambda k: changes[k])
+        if found == MOST:
+            raise InputError(
+                f"method.{key}: changes more than {MOST:,} times within {total:,} steps, and a run "
+                "keeps a record of each change; let it change less often, or train for fewer epochs"
+            )
+        end = int(min(total, changes[key]))
+        yield step, end - step
+        step, found = end, found + 1
 
 
-def _within(schedule: Schedule, *, over: int = PAPER_EPOCHS) -> Schedule:
-    return Within(schedule=schedule, whole=PAPER_EPOCHS, over=over)
-
-
-def _exponential(
-    *,
-    phases: tuple[Mapping[str, Any], ...] | None = None,
-    floor: float = 0.0,
-    ceiling: float = math.inf,
-    **phase: Any,
-) -> Exponential:
-    tables = ({"start": phase.get("every", 1), **phase},) if phases is None else phases
-    return Exponential(phases=tuple(Phase(**t) for t in tables), floor=floor, ceiling=ceiling)
-
-
-def factors(schedule: Schedule, epochs: int, batches: int) -> list[float]:
-    """The factors that a run meets, in order: for every epoch, or for every step."""
+def _until(schedule: Schedule, step: int, batches: int) -> float:
+    """The next step at which a factor may be another."""
     if isinstance(schedule, ByStep):
-        return [schedule.factor(step // batches, step) for step in range(epochs * batches)]
-    return [schedule.factor(epoch) for epoch in range(epochs)]
+        return schedule.until(step)
+    return schedule.until(step // batches) * batches
 
 
 # The appendix's clipping scale S_t. It is given twice: as 8 for 50 ≤ t ≤ 70, and as "8 from epoch

@@ -6,11 +6,12 @@ import importlib
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from dpdt import __version__
+from dpdt.cli import console
 from dpdt.errors import ArgumentError, InputError
 
 COMMANDS = {
@@ -59,6 +60,7 @@ def cli() -> None:
 
 
 _WARNED: set[str] = set()
+LONGEST = 2000  # characters of a message, which may repeat what it is about
 
 
 def _warn(message: Any, *_: Any, **__: Any) -> None:
@@ -70,25 +72,42 @@ def _warn(message: Any, *_: Any, **__: Any) -> None:
 
 def _told(error: InputError) -> str:
     """The message, in which an argument bears its name on the command line."""
+    told = str(error)
     if isinstance(error, ArgumentError):
-        return f"--{error.argument.replace('_', '-')}: {error.problem}"
-    return str(error)
+        told = f"--{error.argument.replace('_', '-')}: {error.problem}"
+    return told if len(told) <= LONGEST else f"{told[:LONGEST]} …"
 
 
 def main() -> None:
-    """Run the command; bad input is one sentence on stderr and status 2."""
+    """Run the command; what goes wrong is one sentence on stderr and status 2."""
     warnings.showwarning = _warn
     if os.environ.get("RANK", "0") != "0":
         warnings.simplefilter("ignore")  # rank 0 prints them
+    if not console.prepare():
+        _fail("standard output is closed, and the result would be lost; redirect it to a file")
     try:
         status = cli(standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except InputError as error:
-        click.echo(f"dpdt: {_told(error)}", err=True)
-        sys.exit(2)
+        _fail(_told(error))
+    except console.OutputError as error:
+        if error.broken_pipe:
+            sys.exit(141)  # as if SIGPIPE had ended us
+        _fail(f"standard output cannot be written ({error})")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}; not everything was written")
+    except MemoryError as error:
+        _fail(f"there is not enough memory ({str(error).strip('. ') or 'nothing more is known'})")
     except (KeyboardInterrupt, click.Abort):
         click.echo("dpdt: interrupted", err=True)
         sys.exit(130)
     sys.exit(status or 0)
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"dpdt: {message}", err=True)
+    sys.exit(2)

@@ -13,6 +13,7 @@ import click
 from dpdt import config
 from dpdt.algorithm import diagnostics
 from dpdt.cli import options
+from dpdt.cli.console import OutputError
 from dpdt.cli.table import left_out
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
@@ -86,7 +87,14 @@ def command(
             approve=partial(_within, limit, path, paid, chosen),
         )
     if world.first:
-        _tell(outcome, path, diagnose=diagnose, as_json=as_json)
+        try:
+            _tell(outcome, path, diagnose=diagnose, as_json=as_json)
+        except (OSError, OutputError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(
+                f"{path}: has the whole run, but its result cannot be written ({reason}); dpdt "
+                f"account {path} says again what it guarantees"
+            ) from None
     return outcome.status
 
 

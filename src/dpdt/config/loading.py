@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from dpdt import reading
 from dpdt.config.sections import SECTIONS, Config
 from dpdt.config.tables import DEFAULT, check_method, section, spread, suggest
 from dpdt.errors import ArgumentError, InputError
+from dpdt.fields import LARGEST as WHOLE
+
+LARGEST = 1_000_000  # bytes of a configuration
 
 
 def load(
@@ -92,23 +97,35 @@ def _read(source: str) -> dict[str, Any]:
         text = (resources.files("dpdt") / "presets" / f"{source}.toml").read_text("utf-8")
     else:
         path = Path(source)
-        if not path.is_file():
+        if not os.path.lexists(path) or path.is_dir():
             raise InputError(
                 f"{source}: neither a preset ({', '.join(presets())}) nor a file"
                 + suggest(source, presets())
             )
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{source}: cannot be read ({error})") from None
+        text = reading.text(path, LARGEST)
+    return _parsed(text, source)
+
+
+def _parsed(text: str, source: str) -> dict[str, Any]:
+    """What TOML says. Its reader has more ways to fail than it has names for."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # nested too deep, a number too long
         raise InputError(f"{source}: not valid TOML ({error})") from None
+    left: list[Any] = [found]
+    while left:
+        value = left.pop()
+        if isinstance(value, int) and abs(value) > WHOLE:
+            raise InputError(f"{source}: has a whole number of more than 64 bits")
+        if isinstance(value, Mapping | list):
+            left += value.values() if isinstance(value, Mapping) else value
+    return found
 
 
 def _value(text: str) -> Any:
+    """A value of TOML, or else a text."""
     try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+        found = _parsed(f"x = {text}", "")
+    except InputError:
         return text
+    return found["x"] if set(found) == {"x"} else text

@@ -35,6 +35,12 @@ def plan_of(config: Config) -> Plan:
 
 def check_canaries(config: Config) -> None:
     """Refuse canaries that the method has no place for."""
+    number = data.facts(config.data.name, config.data.limit).examples
+    if config.audit.canaries > number // 2:
+        raise InputError(
+            f"audit.canaries: must be at most half of the {number} examples, found "
+            f"{config.audit.canaries}"
+        )
     pulls = config.audit.canaries > 0 and config.audit.canary == "gradient"
     if pulls and not config.method.takes_pulls:
         raise InputError(

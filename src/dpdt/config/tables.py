@@ -17,7 +17,7 @@ DEFAULT = "dpdt"  # the method, if none is named
 
 def check_method(name: Any) -> None:
     """Refuse a method that is not known."""
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise InputError(f"method.name: must be one of {', '.join(METHODS)}, found {name!r}")
 
 

@@ -85,11 +85,10 @@ def _facts(name: str) -> Facts:
     if name in DATA:
         return DATA[name].facts
     if name.endswith(".npz"):
-        from dpdt.data import formats
+        from dpdt.data import npz
 
-        arrays = formats.npz(Path(name))
-        x, classes = arrays["x_train"], formats.npz_classes(Path(name), arrays)
-        return Facts(examples=len(x), shape=channels_first(x).shape[1:], classes=classes)
+        shape, classes = npz.described(Path(name))
+        return Facts(examples=shape[0], shape=_shaped(shape), classes=classes)
     raise InputError(
         f"data.name: must be one of {', '.join(DATA)} or the path of an .npz file, found {name!r}"
     )
@@ -99,9 +98,9 @@ def load(name: str, limit: int | None = None) -> Examples:
     """Read a data set. With `limit`, take that many training examples, evenly spaced."""
     known, wanted = facts(name), facts(name, limit)
     if name.endswith(".npz"):
-        from dpdt.data import formats
+        from dpdt.data import npz
 
-        parts = formats.npz_parts(Path(name))
+        parts = npz.parts(Path(name))
     else:
         entry, absent = DATA[name], missing(name)
         if absent:
@@ -186,11 +185,21 @@ def _some(part: Part, indices: list[int]) -> Part:
     return [x[i] for i in indices] if isinstance(x, list) else x[indices], y[indices]
 
 
+def _shaped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one input: of images channels, height, width; others stay as they are."""
+    if _channels_last(shape):
+        return (shape[3], *shape[1:3])
+    return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
+
+
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 4 and shape[-1] in (1, 3) and shape[1] not in (1, 3)
+
+
 def channels_first(x: np.ndarray) -> np.ndarray:
     """Images as [n, channels, height, width]. Other arrays stay as they are."""
-    if x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
-        return x.transpose(0, 3, 1, 2)
-    return x[:, None] if x.ndim == 3 else x
+    first = x.transpose(0, 3, 1, 2) if _channels_last(x.shape) else x
+    return first.reshape(len(x), *_shaped(x.shape))
 
 
 def scale(pixels: Tensor) -> Tensor:
@@ -216,5 +225,7 @@ def _tensors(x: np.ndarray | list[str], y: np.ndarray) -> tuple[Tensor | list[st
     labels = torch.from_numpy(y.astype(np.int64))
     if isinstance(x, list):
         return x, labels
+    if not x.dtype.isnative:
+        x = x.astype(x.dtype.newbyteorder("="))
     inputs = torch.from_numpy(np.ascontiguousarray(channels_first(x)))
     return scale(inputs) if inputs.dtype == torch.uint8 else inputs.float(), labels

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import pickle
+import math
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from dpdt.data.batches import plain
 from dpdt.errors import InputError
+from dpdt.ram import available, gigabytes
+from dpdt.reading import opened, size
 
 Arrays = tuple[np.ndarray, np.ndarray]  # inputs, labels
 
@@ -32,28 +35,8 @@ def reading(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in a parser
-        reason = str(error) or type(error).__name__
+        reason = str(error)[:200] or type(error).__name__
         raise InputError(f"{path}: is damaged ({reason})") from None
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles numbers, strings, lists, dicts and numpy arrays, and refuses everything else."""
-
-    ALLOWED = frozenset(
-        (module, name)
-        for module, names in {
-            "numpy": ("ndarray", "dtype"),
-            "numpy.core.multiarray": ("_reconstruct",),
-            "numpy._core.multiarray": ("_reconstruct",),
-            "_codecs": ("encode",),
-        }.items()
-        for name in names
-    )
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not an array")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
 def cifar(paths: list[Path], label: bytes) -> Arrays:
@@ -61,14 +44,35 @@ def cifar(paths: list[Path], label: bytes) -> Arrays:
     images, labels = [], []
     for path in paths:
         with reading(path):
-            with open(path, "rb") as file:
-                batch = _ArraysOnly(file, encoding="bytes").load()
-            pixels, classes = np.asarray(batch[b"data"]), np.asarray(batch[label])
-            if pixels.dtype != np.uint8 or pixels.shape != (len(classes), 3072):
+            with opened(path) as file:
+                refuse_large(path, 3 * size(file))
+                batch = plain(file.read())
+            pixels, classes = batch[b"data"], _whole(batch[label])
+            if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8:
+                raise ValueError("its data are not an array of bytes")
+            if pixels.shape != (len(classes), 3072):
                 raise ValueError(f"images of shape {pixels.shape}, expected (n, 3072) bytes")
             images.append(pixels.reshape(-1, 3, 32, 32))
-            labels.append(classes.astype(np.int64))
+            labels.append(classes)
     return np.concatenate(images), np.concatenate(labels)
+
+
+def _whole(labels: Any) -> np.ndarray:
+    """Labels as a batch has them: a list of whole numbers, or an array."""
+    if isinstance(labels, np.ndarray):
+        return labels.astype(np.int64)
+    if not isinstance(labels, list) or not all(type(y) is int for y in labels):
+        raise ValueError("its labels are not whole numbers")
+    return np.array(labels, dtype=np.int64)
+
+
+def refuse_large(path: Path, need: int) -> None:
+    """Refuse what would not fit into memory, before it is allocated."""
+    free = available()
+    if free is not None and need > free:
+        raise InputError(
+            f"{path}: would take {gigabytes(need)} of memory, and {gigabytes(free)} are free"
+        )
 
 
 def idx(images: Path, labels: Path) -> Arrays:
@@ -80,72 +84,29 @@ def idx(images: Path, labels: Path) -> Arrays:
 
 
 def _idx(path: Path) -> np.ndarray:
-    with reading(path):
-        raw = path.read_bytes()
-        data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        zero, kind, dimensions = struct.unpack(">HBB", data[:4])
-        if zero != 0 or kind != 8:
-            raise ValueError("not an IDX file of bytes")
-        shape = struct.unpack(f">{dimensions}I", data[4 : 4 + 4 * dimensions])
-        body = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
-        if body.size != int(np.prod(shape)):
-            raise ValueError(f"{body.size} bytes for an array of shape {shape}")
-        return body.reshape(shape).copy()  # a view of bytes could not be written to
-
-
-def npz(path: Path) -> dict[str, np.ndarray]:
-    """An .npz with x_train, y_train, x_test, y_test: numbers, and a whole number for each row."""
-    with reading(path), np.load(path, allow_pickle=False) as archive:
-        missing = [n for n in ("x_train", "y_train", "x_test", "y_test") if n not in archive]
-        if missing:
-            raise InputError(
-                f"{path}: has no {missing[0]}; it needs x_train, y_train, x_test, y_test, "
-                f"found {', '.join(archive.files)}"
-            )
-        arrays = {name: archive[name] for name in archive.files}
-    for part in ("train", "test"):
-        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        if x.shape[:1] != y.shape or x.ndim < 2:
-            raise InputError(
-                f"{path}: x_{part} of shape {x.shape} does not fit y_{part} {y.shape}; it needs a "
-                "row of numbers for each label"
-            )
-        if x.dtype.kind not in "fiub":
-            raise InputError(f"{path}: x_{part} must be numbers, found {x.dtype}")
-        if y.dtype.kind not in "iu":
-            raise InputError(f"{path}: y_{part} must be whole numbers from 0, found {y.dtype}")
-        if len(y) == 0:
-            raise InputError(f"{path}: x_{part} is empty; it needs at least one example")
-    return arrays
-
-
-def npz_classes(path: Path, arrays: dict[str, np.ndarray]) -> int:
-    """How many classes an .npz says it has.
-
-    The file has to say so. If labels were counted, one record could decide the shape of the
-    released model.
-    """
-    found = arrays.get("classes")
-    if found is None:
-        raise InputError(
-            f"{path}: has no classes; store their number in the file, as in "
-            "np.savez(…, classes=10), since it must not depend on the labels"
-        )
-    if found.shape != () or found.dtype.kind not in "iu" or found < 1:
-        raise InputError(f"{path}: classes must be a whole number from 1, found {found}")
-    return int(found)
-
-
-def npz_parts(path: Path) -> tuple[Arrays, Arrays]:
-    """The training and the test part of an .npz."""
-    arrays = npz(path)
-    return (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
+    with reading(path), opened(path) as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        with gzip.open(file) if packed else file as stream:
+            zero, kind, dimensions = struct.unpack(">HBB", stream.read(4))
+            if zero != 0 or kind != 8:
+                raise ValueError("not an IDX file of bytes")
+            shape = struct.unpack(f">{dimensions}I", stream.read(4 * dimensions))
+            wanted = math.prod(shape)
+            if not packed and wanted > size(file):
+                raise ValueError(f"{size(file)} bytes for an array of shape {shape}")
+            refuse_large(path, 2 * wanted)
+            body = stream.read(wanted + 1)
+        if len(body) != wanted:
+            more = "more" if len(body) > wanted else "fewer"
+            raise ValueError(f"{more} than {wanted} bytes for an array of shape {shape}")
+        return np.frombuffer(body, np.uint8).reshape(shape).copy()  # to be written to
 
 
 def sst2(path: Path) -> tuple[list[str], np.ndarray]:
     """GLUE's SST-2: a header, then a sentence, a tab and 0 or 1 on each line."""
     sentences, labels = [], []
-    with reading(path), open(path, encoding="utf-8") as file:
+    with reading(path), io.TextIOWrapper(opened(path), encoding="utf-8") as file:
         header = file.readline().rstrip("\n").split("\t")
         if header != ["sentence", "label"]:
             raise ValueError(f"its first line is {header}, expected sentence and label")
@@ -194,7 +155,7 @@ def adult(path: Path) -> Arrays:
     """
     columns = [c.split() if isinstance(c, str) else c for c in ADULT]
     rows, labels = [], []
-    with reading(path), io.StringIO(path.read_text("utf-8")) as file:
+    with reading(path), io.TextIOWrapper(opened(path), encoding="utf-8") as file:
         for fields in csv.reader(file, skipinitialspace=True):
             if not fields or fields[0].startswith("|"):  # blank, or the test file's first line
                 continue

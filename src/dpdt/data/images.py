@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,27 +15,40 @@ from torch.utils.data import Dataset
 from dpdt.data import scale
 from dpdt.data.formats import Arrays, reading
 from dpdt.errors import InputError
+from dpdt.reading import opened
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # some others start programs
+PIXELS = 100_000_000
 
 
 class ImageFolder(Dataset):  # type: ignore[type-arg]
     """Images in folder/<class>/<image>, as RGB, resized and cropped to side × side.
 
     Classes are numbered in the order of their names. Images are read when they are asked for.
-    `most` limits the number from each class.
+    `most` limits the number from each class. Links that lead out of the folder are refused, and so
+    are images of more pixels than anybody would train on.
     """
 
     def __init__(self, folder: Path, side: int, most: int | None = None):
         if not folder.is_dir():
             raise InputError(f"{folder}: is missing")
-        classes = sorted(p for p in folder.iterdir() if p.is_dir())
+        self.home = folder.resolve()
+        classes = sorted(p for p in folder.iterdir() if p.is_dir() and self._inside(p))
         self.side = side
         self.items = [
             (path, number)
             for number, directory in enumerate(classes)
-            for path in sorted(p for p in directory.iterdir() if p.is_file())[:most]
+            for path in sorted(p for p in directory.iterdir() if p.is_file() and self._inside(p))[
+                :most
+            ]
         ]
         if not self.items:
             raise InputError(f"{folder}: has no class folders with images")
+
+    def _inside(self, path: Path) -> bool:
+        if path.is_symlink() and not path.resolve().is_relative_to(self.home):
+            raise InputError(f"{path}: is a link that leads out of {self.home}; copy what it names")
+        return True
 
     def __len__(self) -> int:
         return len(self.items)
@@ -58,7 +72,13 @@ class ImageFolder(Dataset):  # type: ignore[type-arg]
 
 def square(path: Path, side: int) -> np.ndarray:
     """An image of any size as RGB, resized and cropped to side × side."""
-    with reading(path), Image.open(path) as image:
+    with (
+        reading(path),
+        opened(path) as file,
+        Image.open(file, formats=FORMATS) as image,
+    ):
+        if math.prod(image.size) > PIXELS:
+            raise ValueError(f"{image.size[0]} × {image.size[1]} pixels, more than {PIXELS:,}")
         factor = side / min(image.size)
         size = [max(side, round(s * factor)) for s in image.size]
         left, top = (size[0] - side) // 2, (size[1] - side) // 2

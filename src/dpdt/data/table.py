@@ -66,20 +66,20 @@ def _digits_images(folder: Path) -> tuple[Part, Part]:
 
 
 def _cifar10(folder: Path) -> tuple[Part, Part]:
-    from dpdt.data import formats
+    from dpdt.data import formats, npz
 
     if (packed := folder / "cifar10.npz").is_file():
-        return formats.npz_parts(packed)
+        return npz.parts(packed)
     base = folder / "cifar-10-batches-py"
     train = [base / f"data_batch_{i}" for i in range(1, 6)]
     return formats.cifar(train, b"labels"), formats.cifar([base / "test_batch"], b"labels")
 
 
 def _cifar100(folder: Path) -> tuple[Part, Part]:
-    from dpdt.data import formats
+    from dpdt.data import formats, npz
 
     if (packed := folder / "cifar100.npz").is_file():
-        return formats.npz_parts(packed)
+        return npz.parts(packed)
     base = folder / "cifar-100-python"
     return (
         formats.cifar([base / "train"], b"fine_labels"),
@@ -89,10 +89,10 @@ def _cifar100(folder: Path) -> tuple[Part, Part]:
 
 def _cifar100_small(folder: Path) -> tuple[Part, Part]:
     """A file of its own, or the first 10,000 and 2,000 of the whole."""
-    from dpdt.data import formats
+    from dpdt.data import npz
 
     if (packed := folder / "cifar100-small.npz").is_file():
-        return formats.npz_parts(packed)
+        return npz.parts(packed)
     train, test = _cifar100(folder)
     return (train[0][:10_000], train[1][:10_000]), (test[0][:2_000], test[1][:2_000])
 

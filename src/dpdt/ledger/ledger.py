@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpdt.errors import InputError
-from dpdt.ledger.lines import header_of, model_of, seal_of, setting_of, verified
+from dpdt.ledger.lines import header_of, lines, model_of, seal_of, setting_of, verified
 from dpdt.ledger.records import Header, Setting, Stretch
+from dpdt.reading import opened
 
 
 @dataclass
@@ -66,13 +69,8 @@ class Ledger:
     def read(cls, path: str | Path) -> Ledger:
         """Read a ledger file (see `parse`)."""
         path = Path(path)
-        try:
-            text = path.read_bytes().decode()
-        except OSError as error:
-            raise InputError(f"{path}: cannot read the ledger ({error.strerror})") from None
-        except UnicodeDecodeError:
-            raise InputError(f"{path}: not a ledger (it is not text)") from None
-        return cls.parse(text, path)
+        with opened(path) as file:
+            return cls._of(lines(path, file), path)
 
     @classmethod
     def parse(cls, text: str, path: Path) -> Ledger:
@@ -82,9 +80,14 @@ class Ledger:
         announces, so that step never ran. Any other damage is refused, and so is what this version
         does not know.
         """
+        return cls._of(lines(path, io.BytesIO(text.encode("utf-8", "surrogatepass"))), path)
+
+    @classmethod
+    def _of(cls, lines: Iterable[bytes], path: Path) -> Ledger:
         ledger: Ledger | None = None
         setting: Setting | None = None
-        for number, record in verified(path, text):
+        reached = 0
+        for number, record in verified(path, lines):
             try:
                 match record["kind"]:
                     case "header" if ledger is None:
@@ -95,9 +98,10 @@ class Ledger:
                         setting = setting_of(record, len(ledger.header.blocks))
                     case "step" if ledger is not None and setting is not None and not ledger.closed:
                         number_of = record["step"]
-                        if not (type(number_of) is int and 0 <= number_of <= ledger.reached):
+                        if not (type(number_of) is int and 0 <= number_of <= reached):
                             raise ValueError("steps are not consecutive")
                         ledger.append(setting, start=number_of)
+                        reached = max(reached, number_of + 1)
                     case "export" if ledger is not None:
                         ledger.exports.append(str(record["what"]))
                     case "void" if ledger is not None:

@@ -12,15 +12,41 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dpdt.errors import InputError
 from dpdt.ledger.records import Block, Header, Setting
 
 FORMAT = 3
+LARGEST = 2**63 - 1  # of whole numbers
+LONGEST = 64_000_000  # bytes of a line
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and abs(value) <= LARGEST
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+# what a record may hold, by the types of records.py
+CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("text", lambda v: isinstance(v, str)),
+    "bool": ("true or false", lambda v: isinstance(v, bool)),
+    "int": ("a whole number", _is_whole),
+    "float": ("a finite number", _is_number),
+    "float | None": ("a finite number or null", lambda v: v is None or _is_number(v)),
+    "tuple[float, ...]": (
+        "finite numbers",
+        lambda v: isinstance(v, list | tuple) and all(map(_is_number, v)),
+    ),
+    "tuple[Block, ...]": ("blocks", lambda v: isinstance(v, list | tuple)),
+}
 
 
 def chain(previous: str, record: dict[str, Any]) -> str:
@@ -29,15 +55,27 @@ def chain(previous: str, record: dict[str, Any]) -> str:
     return hashlib.sha256((previous + body).encode()).hexdigest()[:32]
 
 
-def verified(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, one at a time."""
+    try:
+        while line := file.readline(LONGEST):
+            yield line
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the ledger ({error.strerror})") from None
+
+
+def verified(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """The number and the record of every line, once its hash was found right."""
     previous = ""
-    lines = text.split("\n")
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            if len(line) < LONGEST:
+                return  # what follows the last newline is torn
+            raise InputError(f"{path}: line {number} is too long for a ledger")
         try:
-            record = json.loads(line)
+            record = json.loads(line.decode("utf-8"))
             found = record.pop("hash")
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise InputError(f"{path}: line {number} of the ledger is damaged") from None
         previous = chain(previous, record)
         if found != previous:
@@ -53,7 +91,9 @@ def header_of(record: dict[str, Any]) -> Header:
     if record.pop("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}, the one that this version knows")
     values = _fields(Header, record)
-    values["blocks"] = tuple(Block(**block) for block in record["blocks"])
+    if not values["blocks"]:
+        raise ValueError("there are no blocks")
+    values["blocks"] = tuple(Block(**_fields(Block, block)) for block in values["blocks"])
     return Header(**values)
 
 
@@ -61,7 +101,7 @@ def setting_of(record: dict[str, Any], blocks: int) -> Setting:
     """The setting that a line stands for, with a finite value for each block."""
     values = _fields(Setting, record)
     for name in ("clip", "noise", "spacing", "rounding"):
-        values[name] = tuple(float(x) for x in values[name])
+        values[name] = tuple(float(x) for x in values.get(name, ()))
         empty = name in ("spacing", "rounding") and not values[name]
         if len(values[name]) != blocks and not empty:
             raise ValueError(f"{name} has {len(values[name])} entries for {blocks} blocks")
@@ -94,6 +134,8 @@ def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:
 
     An unknown key is refused, and so is a missing one that has no default.
     """
+    if not isinstance(record, dict):
+        raise ValueError(f"{reprlib.repr(record)} is no record")
     known = {f.name: f for f in fields(kind)}
     unknown = set(record) - set(known) - {"kind", "hash"}
     if unknown:
@@ -101,4 +143,9 @@ def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:
     missing = [n for n, f in known.items() if n not in record and f.default is MISSING]
     if missing:
         raise ValueError(f"key {missing[0]!r} is missing")
-    return {name: record[name] for name in known if name in record}
+    found = {name: record[name] for name in known if name in record}
+    for name, value in found.items():
+        words, check = CHECKS[str(known[name].type)]
+        if not check(value):
+            raise ValueError(f"{name} must be {words}, found {reprlib.repr(value)}")
+    return found

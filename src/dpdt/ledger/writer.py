@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +35,7 @@ class LedgerWriter:
         self._file: io.FileIO | None = None
         self._tail = (0, "")  # where the next line goes, and the hash of the line before it
         self._ended = False
+        self._process = os.getpid()
 
     def open(self, path: str | Path) -> None:
         """Write to a new file from now on, before the first step."""
@@ -155,6 +157,8 @@ class LedgerWriter:
 
     def _write(self, record: dict[str, Any]) -> None:
         """Write a line after the last whole one, over what a failed or stopped write has left."""
+        if os.getpid() != self._process:  # both would go on with the same chain
+            raise InputError("a forked process cannot write its parent's ledger")
         if self._file is None:
             return
         end, previous = self._tail

@@ -6,6 +6,7 @@ the plan gave to the ledger.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -26,6 +27,8 @@ from dpdt.methods.method import Training
 from dpdt.methods.problem import Problem
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
+
+LEAST, MOST = 1e-100, 1e100  # numbers whose squares float64 can hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +56,12 @@ class Plan:
         return tuple((_on_lattice(setting, self.header), number) for setting, number in found)
 
     @cached_property
-    def _ends(self) -> np.ndarray:
-        return np.array(list(accumulate(number for _, number in self.runs)))
+    def _ends(self) -> list[int]:
+        return list(accumulate(number for _, number in self.runs))
 
     def at(self, step: int) -> Setting:
         """What a step does."""
-        return self.runs[int(np.searchsorted(self._ends, step, side="right"))][0]
+        return self.runs[bisect_right(self._ends, step)][0]
 
     @property
     def steps(self) -> int:
@@ -133,6 +136,19 @@ class Plan:
 @cache
 def _on_lattice(setting: Setting, header: Header) -> Setting:
     """The setting with the lattice of its noise, and what rounding costs."""
+    for name in ("clip", "noise"):
+        for value in getattr(setting, name):
+            if value and not LEAST <= value <= MOST:
+                raise InputError(
+                    f"method.{name}: with its schedule it comes to {value:g}; it must stay between "
+                    f"{LEAST:g} and {MOST:g}"
+                )
+    for name in ("penalty", "step_size"):
+        if not getattr(setting, name) <= MOST:
+            raise InputError(
+                f"method.penalty: the {name.replace('_', ' ')} comes to {getattr(setting, name):g};"
+                f" it must be at most {MOST:g}"
+            )
     terms = header.examples if header.sampling == "poisson" else header.auxiliaries
     return on_lattice(setting, header.blocks, header.auxiliaries, terms)
 

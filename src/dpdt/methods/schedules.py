@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from dpdt.algorithm.schedule import (
-    PAPER_CLIP,
-    ByStep,
-    Root,
-    Schedule,
-    factors,
-    paper_penalty,
-    parse,
-)
+from dpdt.algorithm.parse import parse
+from dpdt.algorithm.schedule import PAPER_CLIP, ByStep, Root, Schedule, paper_penalty, stretches
 from dpdt.errors import InputError
 
 LANGEVIN = "langevin"
@@ -51,16 +44,23 @@ def langevin(penalty: Schedule) -> Schedule:
 
 
 def grows(schedule: Schedule, epochs: int, batches: int) -> bool:
-    """Whether the factor ever increases during a run."""
-    return any(b > a for a, b in pairwise(factors(schedule, epochs, batches)))
+    """Whether the factor of the clip ever increases during a run."""
+    found = factors("clip_schedule", schedule, epochs, batches)
+    return any(b > a for a, b in pairwise(f for _, f in found))
 
 
 def refuse_vanishing(schedule: Schedule, epochs: int, batches: int) -> None:
     """Refuse a schedule of ρ that reaches 0: a step on θ has size η_θ/ρ."""
-    found = factors(schedule, epochs, batches)
-    for number, factor in enumerate(found):
+    for step, factor in factors("penalty_schedule", schedule, epochs, batches):
         if not factor > 0:
-            place = f"epoch {number}" if len(found) == epochs else f"step {number}"
+            by_step = isinstance(schedule, ByStep)
+            place = f"step {step}" if by_step else f"epoch {step // batches}"
             raise InputError(
                 f"method.penalty_schedule: must stay above 0, found 0 in {place}, counted from 0"
             )
+
+
+def factors(key: str, schedule: Schedule, epochs: int, batches: int) -> Iterator[tuple[int, float]]:
+    """The factors that a run meets, in order, each with the step from which it holds."""
+    for step, _ in stretches({key: schedule}, epochs, batches):
+        yield step, schedule.factor(step // batches, step)

@@ -22,7 +22,7 @@ class TrainSettings:
     seed: int = integer(0, 0)
     device: str = choice("auto", DEVICES)  # where to compute; no guarantee depends on it
     precision: str = choice("float32", ("float32", "bfloat16"))  # of gradients, before bounding
-    workers: int = integer(0, 0)  # processes that read ahead in a torch Dataset
+    workers: int = integer(0, 0, most=1024)  # processes that read ahead in a torch Dataset
     checkpoint: int | str = or_auto(
         AUTO,
         "a number of steps, or a time such as '90s' or '5m',",

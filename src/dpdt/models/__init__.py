@@ -13,6 +13,7 @@ from dpdt.errors import InputError
 from dpdt.models import describe
 from dpdt.models.bounds import Bounds, linear_bounds
 from dpdt.models.settings import ModelSettings
+from dpdt.ram import available, gigabytes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,6 +32,7 @@ _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
         f.shape, f.classes, width=m.width, layers=m.layers or describe.VIT_LAYERS, patch=m.patch
     ),
 }
+FLOAT = 4  # bytes of a parameter
 IMAGES = ("cnn", "convnet", "resnet18", "scatter", "vit-small")
 
 
@@ -91,6 +93,7 @@ def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
         raise InputError(
             f"model.trained: {model.trained!r} is for transformers; {model.name} trains all"
         )
+    _refuse_large(model, facts)
     import torch
 
     from dpdt.models import networks, pretrained
@@ -121,6 +124,19 @@ def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
             case "resnet18":
                 return networks.ResNet18(facts.shape[0], facts.classes, model.width, model.norm)
         return pretrained.build(model, facts)
+
+
+def _refuse_large(model: ModelSettings, facts: Facts) -> None:
+    """Refuse a model that does not fit into memory, before it is built."""
+    describe_it, free = _DESCRIBE.get(model.name), available()
+    if describe_it is None or free is None:
+        return
+    size = FLOAT * sum(parameter.size for parameter in describe_it(model, facts))
+    if size > free:
+        raise InputError(
+            f"model: {model.name!r} of this size takes {gigabytes(size)} of memory, and "
+            f"{gigabytes(free)} are free; lower hidden, width or layers"
+        )
 
 
 def has_features(config: ModelSettings, augment: bool) -> bool:

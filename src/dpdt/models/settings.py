@@ -14,15 +14,19 @@ class ModelSettings:
     name: str = key("linear", "the name of a model", lambda v: isinstance(v, str))
     hidden: tuple[int, ...] = key(
         (64,),
-        "a list of layer widths",
-        lambda v: isinstance(v, list | tuple) and all(is_integer(x) and x > 0 for x in v),
+        "a list of at most 1000 layer widths",
+        lambda v: (
+            isinstance(v, list | tuple)
+            and len(v) <= 1000
+            and all(is_integer(x) and x > 0 for x in v)
+        ),
     )
-    width: float = positive(1.0)
+    width: float = positive(1.0, most=1000)
     norm: str = choice("layer", ("layer", "channel"))  # convnet, resnet18: normalised together
-    layers: int | None = integer(None, 1)  # transformers that are not pretrained
+    layers: int | None = integer(None, 1, most=1000)  # transformers that are not pretrained
     patch: int = integer(16, 1)  # vit-small
     pool: int = integer(1, 1)  # scatter: windows of features that are averaged
-    radius: float | None = positive(None)  # linear: bound on the norm of inputs
+    radius: float | None = positive(None, most=1e100)  # linear: bound on the norm of inputs
     trained: str = choice("all", ("all", "lora", "head"))
     lora_rank: int = integer(16, 1)
     lora_alpha: int = integer(32, 1)

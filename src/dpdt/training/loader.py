@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from functools import cached_property
@@ -15,6 +16,7 @@ from dpdt.algorithm.places import same_bits
 from dpdt.data.access import read
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
+from dpdt.noise import Single
 from dpdt.training.ahead import Draws, Reader, readers
 from dpdt.training.augment import Augment
 
@@ -35,7 +37,7 @@ class Handed(Batch):
         return tree_map(torch.clone, self.own.data)
 
 
-class Loader:
+class Loader(Single):
     """Yields the mini-batches of a whole run, from wherever it stands to the last epoch.
 
     Guarantees: examples, grouping and order are decided by the partition. A batch is announced, and
@@ -72,6 +74,7 @@ class Loader:
         self.pinned = device.type == "cuda"  # memory that a GPU reads while the CPU goes on
         self.world = world
         self.position = 0
+        self._lock = threading.RLock()
         self.announce: Callable[[int], None] = lambda step: None
         self._ahead: Generator[Data] | None = None  # what is being read
         self._handed: dict[int, tuple[Handed, Batch]] = {}  # not yet used: as given, and our own
@@ -81,13 +84,14 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         while self.position < self.steps:
-            step = self.position
-            self.announce(step)
-            self.position += 1
-            with self.world.telling():
-                own = self._batch(step)
-            given = Handed.of(own)
-            self._handed[step] = (given, own)
+            with self._lock:  # two threads get different batches
+                step = self.position
+                self.announce(step)
+                self.position += 1
+                with self.world.telling():
+                    own = self._batch(step)
+                given = Handed.of(own)
+                self._handed[step] = (given, own)
             yield given
         self._stop_reading()
 

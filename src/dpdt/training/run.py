@@ -22,7 +22,7 @@ from dpdt.errors import InputError
 from dpdt.files import CannotWrite
 from dpdt.ledger import Ledger
 from dpdt.methods.canaries import Planted, Wanted
-from dpdt.methods.ram import gigabytes
+from dpdt.ram import gigabytes
 from dpdt.runs import Run
 from dpdt.training import device
 from dpdt.training.depends import depends_on, refuse_changes

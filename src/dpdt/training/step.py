@@ -33,15 +33,16 @@ from dpdt.ledger import LedgerWriter
 from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Engine
 from dpdt.methods.plan import Plan
-from dpdt.noise import Randomness
+from dpdt.noise import Randomness, Single
 from dpdt.training import earlier
 from dpdt.training.device import repeatable
 from dpdt.training.loader import Loader
 from dpdt.training.recorded import begins_with, between, number_of, refuse_unplanned, runs_of
+from dpdt.training.turns import Turns
 from dpdt.weights import hash_of_model
 
 
-class Step:
+class Step(Single):
     """Takes one step of a method for each batch of its loader, and keeps the ledger."""
 
     def __init__(
@@ -60,7 +61,8 @@ class Step:
     ):
         self.engine, self.loader, self.plan = engine, loader, plan
         self.delta = plan.training.privacy.delta
-        self.noise, self.world, self.whole = noise, world, model  # whole: with what is frozen
+        self.noise, self.world, self._turns = noise, world, Turns(noise)
+        self.whole = model  # with what is frozen
         self.whitened = whitened  # the model that is trained, if it is not the user's own
         self.writer = LedgerWriter(plan.header)
         self.run = secrets.token_hex(16)  # which run this is; says nothing about it
@@ -71,12 +73,12 @@ class Step:
         self._recorded = 0  # steps before this number stand in the ledger already
         self._shown = False  # what was guaranteed so far has been asked for
         self._finished = False
-        loader.announce = self._record
+        loader.announce = self._turns.recorded(self._record)
 
     def __call__(self, batch: Batch) -> StepResult:
         """Take the step of a batch, the next one of the loader, which has recorded it."""
         self.writer.refuse_ended()
-        with self._voiding():
+        with self._turns.step(), self._voiding():
             own = self.loader.used(batch, self.engine.steps)
             self._refuse_other_weights()
             with repeatable(self.loader.device):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dpdt.algorithm.engine import Decoupled
 from dpdt.errors import InputError
 from dpdt.methods.method import Job
-from dpdt.methods.ram import available, gigabytes
+from dpdt.ram import available, gigabytes
 
 if TYPE_CHECKING:
     from dpdt.methods.dpdt import Dpdt

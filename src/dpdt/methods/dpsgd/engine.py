@@ -19,12 +19,13 @@ from dpdt.ledger import Setting
 from dpdt.mechanism import Columns, full_precision
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer, restore, saved
+from dpdt.noise import Single
 
 if TYPE_CHECKING:
     from dpdt.methods.dpsgd import Dpsgd
 
 
-class DpsgdEngine:
+class DpsgdEngine(Single):
     """One optimizer step for each Poisson batch. For an empty batch only noise is added.
 
     Guarantees: an example's contribution has norm at most `clip` in all three ways of clipping.

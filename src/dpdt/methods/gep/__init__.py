@@ -22,7 +22,7 @@ class Gep(Method):
     name: str = named("gep")
     directions: int = integer(100, 1)  # of the public basis, over all groups
     groups: int = integer(1, 1)  # layers are split into this many groups with a basis each
-    power_iterations: int = integer(1, 1)
+    power_iterations: int = integer(1, 1, most=1000)
     clip: float = positive(1.0)  # of the embedding
     residual_clip: float = positive(0.2)
     noise: float | None = number(None)  # the noise multiplier of both, in units of their clip

@@ -34,12 +34,13 @@ from dpdt.mechanism import Columns, full_precision, perturbed
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer, restore, saved
 from dpdt.methods.public import classes_of
+from dpdt.noise import Single
 
 if TYPE_CHECKING:
     from dpdt.methods.gep import Gep
 
 
-class GepEngine:
+class GepEngine(Single):
     """One step for each Poisson batch. The basis is computed anew at every step.
 
     Guarantees: an example adds a vector of norm at most `clip` to the sum of embeddings, and one of

@@ -46,6 +46,11 @@ class Pate(Method):
         of counts by √2. Both are Gaussian mechanisms, so they compose exactly. The answers are paid
         for in full, whether or not they are given.
         """
+        if self.teachers > problem.examples:
+            raise InputError(
+                f"method.teachers: must be at most the number of examples, {problem.examples}, "
+                f"found {self.teachers}"
+            )
         queries, answers = self._numbers(problem.public)
         header = Header(
             method=self.name,

@@ -23,12 +23,13 @@ from dpdt.mechanism import full_precision, perturbed
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer
 from dpdt.methods.public import classes_of
+from dpdt.noise import Single
 
 if TYPE_CHECKING:
     from dpdt.methods.pate import Pate
 
 
-class PateEngine:
+class PateEngine(Single):
     """The first steps train a teacher each, later ones take a query each; last, the student learns.
 
     Guarantees: each private example is seen by one teacher, and leaves a trace only in that

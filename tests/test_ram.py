@@ -7,7 +7,7 @@ from torch import nn
 from dpdt import config
 from dpdt.errors import InputError
 from dpdt.methods.dpdt import engine
-from dpdt.methods.ram import available
+from dpdt.ram import available
 from tests.numbers import prepare
 
 
