@@ -69,6 +69,7 @@ SEVERAL = "tests/accounting/test_several.py"
 CANARIES = "tests/audit/test_canaries.py"
 CLI = "tests/cli/test_cli.py"
 COMPARE = "tests/cli/test_compare.py"
+HOSTILE = "tests/data/test_hostile.py"
 COMPOSITION = "tests/accounting/test_composition.py"
 CONFIG = "tests/config/test_config.py"
 METHODS_ALL = "tests/methods/test_conformance.py"
@@ -2889,6 +2890,41 @@ ACCOUNTING = [
         '("proven", "holds") if self.closed else ("so far", "so far")',
         '("proven", "holds")',
         (COMPOSITION, TABLE),
+    ),
+    Mutation(
+        "files.py",
+        "pipes and devices are read like files",
+        "if not stat.S_ISREG(mode):",
+        "if False:",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "data/npz.py",
+        "an array is as large as it says",
+        "if dtype.hasobject or stored.bytes != info.file_size - member.tell():",
+        "if False:",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "data/batches.py",
+        "a batch may name any function",
+        "return _Array()\n        case",
+        "return _Array()\n        case (str(), (int(), *_)):\n            return _Array()\n        case",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "ledger/lines.py",
+        "values of any type are read",
+        "if not CHECKS[str(known[name].type)](value):",
+        "if False:",
+        (LEDGER_FILE,),
+    ),
+    Mutation(
+        "algorithm/schedule.py",
+        "a boundary of a schedule is passed over",
+        "return self.epochs[passed] if passed < len(self.epochs) else math.inf",
+        "return self.epochs[-1] if passed < len(self.epochs) else math.inf",
+        ("tests/algorithm/test_schedule.py",),
     ),
     Mutation(
         "training/turns.py",

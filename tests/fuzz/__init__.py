@@ -9,7 +9,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-EXAMPLES = int(os.environ.get("DPDT_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("DPDT_EXAMPLES", "200"))
 fuzz = settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -224,3 +224,46 @@ def test_what_is_not_known_is_refused(tmp_path, kind, change):
 def test_no_header_has_a_word_that_is_not_known(name):
     with pytest.raises(InputError, match=f"{name} is 'banana', which this version does not know"):
         header(**{name: "banana"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("header", {"auxiliaries": "4"}),
+        ("header", {"auxiliaries": 10**400}),
+        ("header", {"batches": 2.5}),
+        ("header", {"auxiliary_weight_decay": []}),
+        ("header", {"rate": float("nan")}),
+        ("header", {"private": "yes"}),
+        ("header", {"blocks": []}),
+        ("header", {"blocks": [3]}),
+        ("header", {"blocks": [{"name": "a", "kind": "linear", "size": "3"}]}),
+        ("setting", {"clip": 1.0}),
+        ("setting", {"noise": ["1.0"]}),
+        ("setting", {"lr": True}),
+    ],
+)
+def test_values_of_other_types_are_refused(tmp_path, kind, change):
+    """Found by fuzzing: each reached an accountant, and ended in a traceback there."""
+    path = tmp_path / "ledger.jsonl"
+    write(path, [setting()])
+    rewrite(path, kind, lambda record: record.update(change))
+    with pytest.raises(InputError, match=r"of the ledger is damaged \("):
+        Ledger.read(path)
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+    write(path, [setting()])
+    monkeypatch.setattr("dpdt.ledger.lines.LONGEST", 2000)
+    with path.open("a") as file:
+        file.write("x" * 5000)
+    with pytest.raises(InputError, match="is too long for a ledger"):
+        Ledger.read(path)
+
+
+def test_a_long_ledger_of_many_settings_is_read_in_one_pass(tmp_path):
+    """Every step looked through all runs before it."""
+    path = tmp_path / "ledger.jsonl"
+    write(path, [setting(1.0 + i) for i in range(3000)])
+    assert Ledger.read(path).steps == 3000

@@ -140,8 +140,8 @@ def _on_lattice(setting: Setting, header: Header) -> Setting:
         for value in getattr(setting, name):
             if value and not LEAST <= value <= MOST:
                 raise InputError(
-                    f"method.{name}: with its schedule it comes to {value:g}; it must stay between "
-                    f"{LEAST:g} and {MOST:g}"
+                    f"method.{name}: must be from {LEAST:g} to {MOST:g} with its schedule, found "
+                    f"{value:g}"
                 )
     for name in ("penalty", "step_size"):
         if not getattr(setting, name) <= MOST:

@@ -83,8 +83,10 @@ class Loader(Single):
         return self.steps - self.position
 
     def __iter__(self) -> Iterator[Batch]:
-        while self.position < self.steps:
+        while True:
             with self._lock:  # two threads get different batches
+                if self.position >= self.steps:
+                    break
                 step = self.position
                 self.announce(step)
                 self.position += 1
