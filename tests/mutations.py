@@ -2909,7 +2909,8 @@ ACCOUNTING = [
         "data/batches.py",
         "a batch may name any function",
         "return _Array()\n        case",
-        "return _Array()\n        case (str(), (int(), *_)):\n            return _Array()\n        case",
+        "return _Array()\n        case (str(), (int(), *_)):\n            return _Array()\n"
+        "        case",
         (HOSTILE,),
     ),
     Mutation(
