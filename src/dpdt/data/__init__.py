@@ -40,12 +40,14 @@ __all__ = [
 class Examples:
     """A training and a test part: (inputs, labels), or a Dataset of such pairs.
 
-    Inputs are a tensor, or a list of texts.
+    Inputs are a tensor, or a list of texts. `fixed` are tensors of the model that public inputs
+    have given.
     """
 
     train: Any
     test: Any
     users: list[Any] | None = None
+    fixed: dict[str, Any] | None = None
 
 
 def folder() -> Path:
