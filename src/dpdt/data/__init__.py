@@ -46,13 +46,15 @@ class Examples:
     """A training and a test part: (inputs, labels), or a Dataset of such pairs.
 
     Inputs are a tensor, or a list of texts. `source` is what the whole training part is recognised
-    by (`access.sample`), however many of its examples are used, and as whatever features.
+    by (`access.sample`), however many of its examples are used, and as whatever features. `fixed`
+    are tensors of the model that public inputs have given.
     """
 
     train: Any
     test: Any
     users: list[Any] | None = None
     source: str = ""
+    fixed: dict[str, Any] | None = None
 
 
 def folder() -> Path:

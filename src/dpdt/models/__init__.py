@@ -28,12 +28,18 @@ _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
     "convnet": lambda m, f: describe.convnet(f.shape[0], f.classes, m.width),
     "resnet18": lambda m, f: describe.resnet18(f.shape[0], f.classes, m.width),
     "scatter": lambda m, f: describe.scatter(f.shape, f.classes, m.pool),
+    "patches": lambda m, f: describe.patches(m.dictionary, m.grid, f.classes),
     "vit-small": lambda m, f: describe.vit(
-        f.shape, f.classes, width=m.width, layers=m.layers or describe.VIT_LAYERS, patch=m.patch
+        f.shape,
+        f.classes,
+        width=m.width,
+        layers=m.layers or describe.VIT_LAYERS,
+        patch=m.patch or describe.VIT_PATCH,
     ),
 }
 FLOAT = 4  # bytes of a parameter
-IMAGES = ("cnn", "convnet", "resnet18", "scatter", "vit-small")
+FROZEN = ("scatter", "patches")  # a linear head on features that are not learnt
+IMAGES = ("cnn", "convnet", "resnet18", *FROZEN, "vit-small")
 
 
 def by_name(model: ModelSettings) -> bool:
@@ -97,6 +103,7 @@ def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
     import torch
 
     from dpdt.models import networks, pretrained
+    from dpdt.models.patches import Patched
     from dpdt.models.scattering import Scattered
 
     with torch.random.fork_rng(devices=[]):
@@ -119,6 +126,8 @@ def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
                     )
                 size = describe.scattered(facts.shape, model.pool)
                 return Scattered(model.pool, size, facts.classes)
+            case "patches":
+                return Patched.of(model, facts, seed)
             case "convnet":
                 return networks.ConvNet(facts.shape[0], facts.classes, model.width, model.norm)
             case "resnet18":
@@ -144,7 +153,7 @@ def has_features(config: ModelSettings, augment: bool) -> bool:
 
     Not if images are changed at every step: the features then change too.
     """
-    return (config.trained == "head" or config.name == "scatter") and not augment
+    return (config.trained == "head" or config.name in FROZEN) and not augment
 
 
 def is_linear(config: ModelSettings, augment: bool) -> bool:
@@ -157,6 +166,16 @@ def learner(model: nn.Module, config: ModelSettings, augment: bool) -> nn.Module
     whole: Any = model
     part: nn.Module = whole.head if has_features(config, augment) else model
     return part
+
+
+def learn(model: nn.Module, public: Any) -> dict[str, Any] | None:
+    """Let a frozen part learn from public inputs, if it can. Returns what it has learnt."""
+    from dpdt.models.patches import Patched
+
+    if public is None or not isinstance(model, Patched):
+        return None
+    model.features.learn_(public)
+    return {f"features.{name}": t for name, t in model.features.state_dict().items()}
 
 
 def inputs(

@@ -7,7 +7,8 @@ from itertools import pairwise
 from dpdt.algorithm.blocks import Parameter
 
 GPT2 = {"gpt2": (12, 768), "gpt2-medium": (24, 1024)}  # layers, width
-VIT_LAYERS = 12
+VIT_LAYERS, VIT_PATCH = 12, 16
+PATCH = 6  # the side of the pieces that a dictionary has
 CONVNET, CONVNET_SIDE = (16, 32), 4  # channels, and the side that images are averaged down to
 
 
@@ -89,6 +90,16 @@ def scattered(shape: tuple[int, ...], pool: int) -> int:
 def scatter(shape: tuple[int, ...], classes: int, pool: int) -> list[Parameter]:
     """A linear head on scattering features, which are fixed."""
     return _linear("head", scattered(shape, pool), classes)
+
+
+def patched(dictionary: int, grid: int) -> int:
+    """The number of features from patches: two for each atom and cell."""
+    return 2 * dictionary * grid**2
+
+
+def patches(dictionary: int, grid: int, classes: int) -> list[Parameter]:
+    """A linear head on features from patches, which are fixed."""
+    return _linear("head", patched(dictionary, grid), classes)
 
 
 def vit(

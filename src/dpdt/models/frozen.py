@@ -57,14 +57,14 @@ def silent(what: str, total: int) -> AbstractContextManager[Callable[[int], None
 def features_once(
     model: nn.Module, settings: ModelSettings, part: Any, watch: Watch = silent
 ) -> tuple[Tensor, Tensor]:
-    """`features`, computed only if they are not on disk."""
+    """`features`, computed only if they are not on disk. In float32, whatever is kept there."""
     key = key_of(model, settings, part)
     found = cache.read(key)
     if found is None:
         x, y = features(model, part, watch)
         found = {"features": x, "labels": y}
         cache.write(key, found)
-    return found["features"], found["labels"]
+    return found.pop("features").float(), found["labels"]
 
 
 def key_of(model: nn.Module, settings: ModelSettings, part: Any) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dpdt import data
 from dpdt.data import Facts
 from dpdt.errors import InputError
-from dpdt.models.describe import GPT2, VIT_LAYERS
+from dpdt.models.describe import GPT2, VIT_LAYERS, VIT_PATCH
 from dpdt.models.settings import ModelSettings
 
 # Of a transformers configuration: what could name code elsewhere, or how weights were packed.
@@ -156,10 +156,10 @@ def _classifier(transformers: Any, backbone: Any, model: ModelSettings, facts: F
 def _vit(transformers: Any, model: ModelSettings, facts: Facts) -> Any:
     if len(facts.shape) != 3 or facts.shape[1] != facts.shape[2]:
         raise InputError(f"model.name: vit-small needs square images, found shape {facts.shape}")
-    if facts.shape[1] % model.patch:
+    patch = model.patch or VIT_PATCH
+    if facts.shape[1] % patch:
         raise InputError(
-            f"model.patch: must divide the side of the images, {facts.shape[1]}, "
-            f"found {model.patch}"
+            f"model.patch: must divide the side of the images, {facts.shape[1]}, found {patch}"
         )
     width, heads = round(384 * model.width), max(1, round(6 * model.width))
     if width % heads:
@@ -172,7 +172,7 @@ def _vit(transformers: Any, model: ModelSettings, facts: Facts) -> Any:
         num_attention_heads=heads,
         intermediate_size=4 * width,
         image_size=facts.shape[1],
-        patch_size=model.patch,
+        patch_size=patch,
         num_channels=facts.shape[0],
         **_without_dropout(transformers.ViTConfig()),
     )

@@ -24,8 +24,12 @@ class ModelSettings:
     width: float = positive(1.0, most=1000)
     norm: str = choice("layer", ("layer", "channel"))  # convnet, resnet18: normalised together
     layers: int | None = integer(None, 1, most=1000)  # transformers that are not pretrained
-    patch: int = integer(16, 1)  # vit-small
+    patch: int | None = integer(None, 1)  # the side of patches; vit-small: 16, patches: 6
     pool: int = integer(1, 1)  # scatter: windows of features that are averaged
+    dictionary: int = integer(800, 1, most=100_000)  # patches: how many pieces of images
+    grid: int = integer(3, 1)  # patches: cells on a side that features are averaged over
+    threshold: float = positive(1.0, most=1e6)  # patches: what likeness must exceed to count
+    mirror: bool = flag(True)  # patches: mean of the features of an image and its mirror image
     radius: float | None = positive(None, most=1e100)  # linear: bound on the norm of inputs
     trained: str = choice("all", ("all", "lora", "head"))
     lora_rank: int = integer(16, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,11 @@ def load(config: Config, *, show_progress: bool = False) -> data.Examples:
     models.check(config.model, facts)
     loaded = data.load(config.data.name, config.data.limit)
     model = models.build(config.model, facts, config.train.seed)
+    public, _ = data.set_aside(loaded, config.data.public)
+    fixed = models.learn(model, public)
     watch = partial(counting, enabled=show_progress)
-    return models.inputs(model, config.model, loaded, augment=config.train.augment, watch=watch)
+    ready = models.inputs(model, config.model, loaded, augment=config.train.augment, watch=watch)
+    return replace(ready, fixed=fixed)
 
 
 def canaries_of(config: Config) -> Wanted:
@@ -87,7 +90,10 @@ class Assembled:
         if config.privacy.unit == "user" and examples.users is None:
             raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
         where = device.chosen(config.train.device, device.best())
-        model = models.build(config.model, facts, config.train.seed).to(where)
+        model = models.build(config.model, facts, config.train.seed)
+        if examples.fixed is not None:
+            model.load_state_dict(examples.fixed, strict=False)
+        model = model.to(where)
         planted = None
         if config.audit.canaries:
             wanted = canaries_of(config)
