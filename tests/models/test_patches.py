@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import dpdt
 from dpdt import data, models
 from dpdt.config import load as configured
 from dpdt.data import cache
@@ -139,15 +140,15 @@ def test_a_run_learns_atoms_from_public_inputs_alone(monkeypatch):
         assert torch.equal(tensor, learnt[1][name])
 
 
-def test_the_model_that_is_saved_has_its_atoms(tmp_path):
+def test_the_model_that_is_released_has_its_atoms(tmp_path):
     """It answers from images as the head does from features."""
     options = (*SMALL, "data.public=30", "train.epochs=2")
     config = configured("digits", options, None)
     outcome = running.run(config, tmp_path / "run", show_progress=False)
-    model = models.build(config.model, data.facts("digits-images"), 0)
-    running.Run(outcome.run).load_model(model)
+    dpdt.release(outcome.run)
+    model = dpdt.load(outcome.run / "release")
     x, y = data.load("digits-images").test
-    right = (model.eval()(x[30:]).argmax(1) == y[30:]).float().mean()
+    right = (model(x[30:]).argmax(1) == y[30:]).float().mean()
     assert outcome.accuracy == pytest.approx(float(right), abs=2 / len(y))
 
 
