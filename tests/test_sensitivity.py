@@ -29,7 +29,7 @@ from dpdt.errors import InputError
 from dpdt.models.networks import bounded_linear
 from tests.numbers import prepare
 
-CASES = int(os.environ.get("DPDT_CASES", "1200"))
+CASES = int(os.environ.get("DPDT_CASES", "600"))
 INPUTS, CLASSES = 7, 3
 
 

@@ -1,14 +1,16 @@
 """Sealed identities: which runs used the same data, for the holder of a key and for nobody else.
 
     id   = HMAC(key, "data" ‖ content)                    the same for the same data
-    body = id ⊕ HMAC(key, "pad" ‖ salt)                   fresh in every run
+    body = id ‖ id' ⊕ HMAC(key, "pad" ‖ salt)             fresh in every run
     seal = salt ‖ body ‖ HMAC(key, "check" ‖ salt ‖ body)
 
-HMAC is HMAC-SHA256, cut to 16 bytes. The salt is 16 bytes from the operating system.
+id' is the identity of the data's name, or id again if they have none. Runs belong together if they
+share either. HMAC is HMAC-SHA256; identities and the check are cut to 16 bytes. The salt is 16
+bytes from the operating system.
 
 A ledger is public. If it carried a hash of the data, two ledgers would tell whether two data sets
 are equal, and so whether one record was in the second: that alone breaks differential privacy of
-the pair. A seal looks like 48 random bytes to whoever has no key, whatever the data are.
+the pair. A seal looks like 64 random bytes to whoever has no key, whatever the data are.
 
 The key is a file: $DPDT_KEY, else $XDG_CONFIG_HOME/dpdt/key, else ~/.config/dpdt/key. It is made on
 first use, for its owner alone. A seal of a lost key opens for nobody; `dpdt budget` then counts the
@@ -28,30 +30,33 @@ from pathlib import Path
 from dpdt.errors import InputError
 
 PART = 16  # bytes of each part of a seal
-SEAL = re.compile(r"[0-9a-f]{96}")
+SEAL = re.compile(r"[0-9a-f]{128}")
 KEY = re.compile(rb"[0-9a-f]{64}\n?")
 
 
-def sealed(key: bytes, content: str) -> str:
-    """A new seal of what the content stands for.
+def sealed(key: bytes, content: str, name: str | None = None) -> str:
+    """A new seal of what the content stands for, and of its name.
 
     Guarantees: without the key, seals are indistinguishable from random bytes, as long as
     HMAC-SHA256 is a pseudorandom function.
     """
     salt = secrets.token_bytes(PART)
-    body = _xor(identity(key, content), _mac(key, b"pad", salt))
+    second = content if name is None else f"name {name}"
+    both = identity(key, content) + identity(key, second)
+    body = _xor(both, _pad(key, salt))
     return (salt + body + _mac(key, b"check", salt + body)).hex()
 
 
-def opened(key: bytes, seal: str) -> bytes | None:
-    """The identity in a seal; None if the seal was made with another key, or changed since."""
+def opened(key: bytes, seal: str) -> frozenset[bytes] | None:
+    """The identities in a seal; None if the seal was made with another key, or changed since."""
     if not SEAL.fullmatch(seal):
         return None
     parts = bytes.fromhex(seal)
-    salt, body, check = parts[:PART], parts[PART : 2 * PART], parts[2 * PART :]
+    salt, body, check = parts[:PART], parts[PART : 3 * PART], parts[3 * PART :]
     if not hmac.compare_digest(check, _mac(key, b"check", salt + body)):
         return None
-    return _xor(body, _mac(key, b"pad", salt))
+    both = _xor(body, _pad(key, salt))
+    return frozenset((both[:PART], both[PART:]))
 
 
 def identity(key: bytes, content: str) -> bytes:
@@ -61,8 +66,8 @@ def identity(key: bytes, content: str) -> bytes:
 
 def differ(key: bytes, one: str, other: str) -> bool:
     """Whether two seals are of different data, as far as the key tells."""
-    found = {opened(key, one), opened(key, other)}
-    return len(found - {None}) == 2
+    first, second = opened(key, one), opened(key, other)
+    return first is not None and second is not None and first.isdisjoint(second)
 
 
 def own_key() -> bytes:
@@ -134,6 +139,10 @@ def _make(path: Path) -> None:
 @cache
 def _passing() -> bytes:
     return secrets.token_bytes(32)
+
+
+def _pad(key: bytes, salt: bytes) -> bytes:
+    return hmac.digest(key, b"pad" + salt, "sha256")
 
 
 def _mac(key: bytes, purpose: bytes, text: bytes) -> bytes:

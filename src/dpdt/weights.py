@@ -62,25 +62,44 @@ def shapes(path: Path) -> dict[str, tuple[int, ...]]:
     return {entry.name: entry.shape for entry in found}
 
 
+def storable(model: nn.Module) -> bool:
+    """Whether a file can hold the model's weights."""
+    return _stored(model) is not None
+
+
 def hash_of_model(model: nn.Module) -> str | None:
     """The hash that a file of this model's weights has; None if no file can hold them."""
+    from safetensors.torch import save
+
+    state = _stored(model)
+    if state is None:
+        return None
+    parts = []
+    for name, value in state.items():  # one by one, so that few are in memory twice
+        packed = save({name: value.contiguous()})
+        parts += _parts(io.BytesIO(packed), len(packed))
+    return _combined(parts)
+
+
+def _stored(model: nn.Module) -> dict[str, Any] | None:
+    """What a file would hold: tied weights once. None if it cannot."""
     from safetensors.torch import _remove_duplicate_names, save
-    from torch import Tensor
+    from torch import Tensor, strided
 
     state: dict[str, Any] = dict(model.state_dict())
-    if not all(isinstance(value, Tensor) for value in state.values()):
+    plain = all(isinstance(v, Tensor) and v.layout == strided for v in state.values())
+    if not plain or any(v.is_quantized for v in state.values()):
         return None
     try:
-        for again in _remove_duplicate_names(state).values():  # tied weights are stored once
+        for again in _remove_duplicate_names(state).values():
             for name in again:
                 del state[name]
-        parts = []
-        for name, value in state.items():  # one by one, so that few are in memory twice
-            packed = save({name: value.contiguous()})
-            parts += _parts(io.BytesIO(packed), len(packed))
-    except (RuntimeError, ValueError):
+        for kind in {v.dtype for v in state.values()}:  # of each type, none: whether it is known
+            packed = save({"x": next(v for v in state.values() if v.dtype == kind).new_empty(0)})
+            entries(io.BytesIO(packed), len(packed))
+    except (RuntimeError, ValueError, KeyError, TypeError):
         return None
-    return _combined(parts)
+    return state
 
 
 def _hash_of(file: BinaryIO, size: int) -> str:

@@ -226,7 +226,7 @@ def test_forgetting_deletes_what_is_hidden_and_nothing_else(run, tmp_path):
         "checkpoint.pt", "later.bin", "link", "metrics.jsonl", "model.safetensors", "shadows",
     }  # fmt: skip
     assert "noise" in done.left["checkpoint.pt"]
-    assert all(f"- {name}: " in done.words() for name in done.left)
+    assert all(f"- {name}: " in str(done) for name in done.left)
     done = release(run.path, to=tmp_path / "second", forget=True)
     assert (done.left, done.forgotten) == ({}, True)
     assert [path.name for path in run.private_path.iterdir()] == ["lock"]

@@ -33,6 +33,7 @@ FEW = 10  # different settings in a run that are accounted at the finest grid
 MANY, NEAR = 100, 0.05  # more values of μ than MANY are rounded up; μ² to a factor of e^NEAR
 ATONCE = 100_000  # steps that dp-accounting composes at once; its time grows with their number
 LARGE = 30.0  # a mean privacy loss beyond which the finest grid takes a gigabyte
+FAR, FARTHEST = 300.0, 3000.0  # losses of one step, for grids of 3 million places
 HOPELESS = 1000.0  # an ε beyond which nobody needs it exactly, and a grid for it takes hours
 ROUNDOFF = 2.0**-50  # probability that float64 may misplace at a step under Poisson sampling
 PIECE = 8  # composing steps of another setting, and cutting off its tails, counts as many steps
@@ -88,10 +89,13 @@ def _epsilon(cost: Cost, relation: str, delta: float, coarse: bool) -> float:
         return math.inf
     loss = squared(cost.mu) / 2.0
     loss += sum(_mean_loss(mu, rate) * steps for (rate, mu), steps in costs.items())
-    if loss > HOPELESS:
+    largest = max(cost.mu, *(mu for _, mu in costs))
+    reach = squared(largest) / 2.0 + 10.0 * largest  # the largest loss on a grid
+    if loss > HOPELESS or reach > FARTHEST:
         return epsilon_of(math.hypot(cost.mu, cost.everyone), delta)  # as if all took part
     # Losses are rounded up to a grid, so a coarser one is sound; long schedules and runs need it.
-    interval = 1e-3 if coarse or len(costs) > FEW or loss > LARGE else 1e-4
+    few = len(costs) <= FEW and loss <= LARGE and reach <= FAR
+    interval = 1e-4 if few and not coarse else 1e-3
     whole = _composed(cost.mu, costs, relation, interval)
     return float(whole.get_epsilon_for_delta(delta - misplaced))
 

@@ -3,7 +3,8 @@
 One number needs one unit and one relation, in which every run guarantees something:
 
     unit       that of the runs if they agree, else an example. A shard or a user covers the
-               examples in it, so its μ bounds theirs. The reverse does not hold.
+               examples in it, so its μ bounds theirs. The reverse does not hold. Shards of two
+               runs are not the same shards.
     relation   add-remove if all runs are accounted so, else replace-one (`composition.cost_of`).
 
 A run counts with all of its iterates (composition). If its ledger is closed and a bound on the last
@@ -76,7 +77,7 @@ def together(ledgers: Sequence[Ledger], delta: float) -> Total:
     cost = Cost.sum(found for found in costs if found is not None)
     return Total(
         delta=delta,
-        unit=units[0] if len(units) == 1 else "example",
+        unit=units[0] if _alike(units, len(headers)) else "example",
         relation=relation,
         bounded=cost.epsilon(relation, delta),
         each=each,
@@ -87,6 +88,11 @@ def together(ledgers: Sequence[Ledger], delta: float) -> Total:
         units=units,
         cost=cost,
     )
+
+
+def _alike(units: Sequence[str], runs: int) -> bool:
+    """Whether what one run protects is what the others protect."""
+    return len(units) == 1 and (runs == 1 or units[0] != "shard")
 
 
 def _epsilon(ledger: Ledger, delta: float) -> float:

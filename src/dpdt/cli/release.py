@@ -56,4 +56,4 @@ def command(
         forget=forget,
         ask=lambda: click.prompt(f"Passphrase of {sign}", hide_input=True, err=True),
     )
-    click.echo(json.dumps(done.as_json()) if as_json else done.words())
+    click.echo(json.dumps(done.as_json()) if as_json else str(done))

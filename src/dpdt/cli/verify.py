@@ -24,5 +24,5 @@ def command(folder: str, key: Path | None, as_json: bool) -> int:
     release.
     """
     verdict = verify(folder, key=key)
-    click.echo(json.dumps(verdict.as_json()) if as_json else verdict.words())
+    click.echo(json.dumps(verdict.as_json()) if as_json else str(verdict))
     return 0 if verdict.ok else 1

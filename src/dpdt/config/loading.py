@@ -102,6 +102,11 @@ def _read(source: str) -> dict[str, Any]:
                 f"{source}: neither a preset ({', '.join(presets())}) nor a file"
                 + suggest(source, presets())
             )
+        if path.suffix == ".npz":
+            raise InputError(
+                f"{source}: is data, not a configuration; give it as --set data.name={source}, or "
+                "name it in a TOML file"
+            )
         text = reading.text(path, LARGEST)
     return _parsed(text, source)
 

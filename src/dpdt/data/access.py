@@ -95,7 +95,8 @@ def fingerprint(data: Any, world: World | None = None) -> str:
 def sample(data: Any) -> str:
     """A hash of some examples, evenly spaced. Data that differ in few examples may have the same.
 
-    Inputs may also be a list of texts, beside their labels.
+    So have the same numbers in another precision. Inputs may also be a list of texts, beside their
+    labels.
     """
     texts = data[0] if isinstance(data, tuple) and isinstance(data[0], list) else None
     number = count(data if texts is None else data[1])
@@ -104,7 +105,8 @@ def sample(data: Any) -> str:
     for text in [] if texts is None else [texts[i] for i in chosen.tolist()]:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
     for t in leaves(take(data if texts is None else data[1], chosen)):
-        digest.update(as_bytes(t).numpy().data)
+        wide = t.double() if t.is_floating_point() else t if t.is_complex() else t.long()
+        digest.update(as_bytes(wide).numpy().data)
     return digest.hexdigest()
 
 

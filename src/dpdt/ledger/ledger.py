@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpdt.errors import InputError
-from dpdt.ledger.lines import header_of, lines, model_of, seal_of, setting_of, verified
+from dpdt.ledger.lines import fork_of, header_of, lines, model_of, seal_of, setting_of, verified
 from dpdt.ledger.records import Header, Setting, Stretch
 from dpdt.reading import opened
 
@@ -20,7 +20,8 @@ class Ledger:
     `voids` are reasons why nothing is guaranteed: facts that were found out during the run.
     `model` is the hash of the weights that the run left, known only once it is closed. `data` is a
     sealed identity of the data, which says nothing to whoever has no key (seal.py). No two runs
-    have the same.
+    have the same. `forks` has a random number for each time that the run went on with fresh noise:
+    two copies of a run may then differ from there on.
     """
 
     header: Header
@@ -30,6 +31,7 @@ class Ledger:
     closed: bool = False
     model: str | None = None
     data: str = ""
+    forks: list[str] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -102,11 +104,15 @@ class Ledger:
                             raise ValueError("steps are not consecutive")
                         ledger.append(setting, start=number_of)
                         reached = max(reached, number_of + 1)
+                    case "fork" if ledger is not None and not ledger.closed:
+                        ledger.forks.append(fork_of(record))
                     case "export" if ledger is not None:
                         ledger.exports.append(str(record["what"]))
                     case "void" if ledger is not None:
                         ledger.voids.append(str(record["why"]))
-                    case "end" if ledger is not None and record["steps"] == ledger.steps:
+                    case "end" if (
+                        ledger is not None and not ledger.closed and record["steps"] == ledger.steps
+                    ):
                         ledger.closed, ledger.model = True, model_of(record)
                     case kind:
                         raise ValueError(f"a record of kind {kind!r} cannot stand here")

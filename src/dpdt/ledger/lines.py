@@ -121,11 +121,19 @@ def model_of(record: dict[str, Any]) -> str | None:
     return found
 
 
+def fork_of(record: dict[str, Any]) -> str:
+    """The random number of a run that went on with fresh noise."""
+    nonce = record["nonce"]
+    if not (isinstance(nonce, str) and re.fullmatch(r"[0-9a-f]{32}", nonce)):
+        raise ValueError("nonce must be 32 hexadecimal digits")
+    return nonce
+
+
 def seal_of(record: dict[str, Any]) -> str:
     """The sealed identity of the data that a line stands for (seal.py)."""
     seal = record["seal"]
-    if not (isinstance(seal, str) and re.fullmatch(r"[0-9a-f]{96}", seal)):
-        raise ValueError("seal must be 96 hexadecimal digits")
+    if not (isinstance(seal, str) and re.fullmatch(r"[0-9a-f]{128}", seal)):
+        raise ValueError("seal must be 128 hexadecimal digits")
     return seal
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import secrets
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -113,6 +114,13 @@ class LedgerWriter:
         self._write({"kind": "step", "step": number})
         self.ledger.append(setting, start=number)
 
+    def fork(self, nonce: str | None = None) -> None:
+        """Record that the run goes on with fresh noise, so that a copy of it may end otherwise."""
+        nonce = secrets.token_hex(16) if nonce is None else nonce
+        self._write({"kind": "fork", "nonce": nonce})
+        self.ledger.forks.append(nonce)
+        self.sync()
+
     def export(self, what: str) -> None:
         """Record that something besides the last iterate leaves the run."""
         if what not in self.ledger.exports:
@@ -179,6 +187,8 @@ def text_of(ledger: Ledger) -> str:
         writer.ledger.data = ledger.data
         writer.open(path)
         writer.adopt(ledger.runs)
+        for nonce in ledger.forks:
+            writer.fork(nonce)
         for what in ledger.exports:
             writer.export(what)
         for why in ledger.voids:

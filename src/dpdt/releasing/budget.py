@@ -1,8 +1,8 @@
 """What one data set has paid in all: every run on it, together.
 
-Runs on the same data are those whose seals open to the same identity (seal.py). A run whose seal
-does not open may be on any data, and counts to all of them. Runs that were never released count
-too, since results that were looked at have been used.
+Runs on the same data are those whose seals share an identity, of content or of name (seal.py). A
+run whose seal does not open may be on any data, and counts to all of them. Runs that were never
+released count too, since results that were looked at have been used.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Data:
                 }
                 for run, epsilon, why in self._rows
             ],
+            "delta": self.total.delta,
             "unit": self.total.unit,
             "relation": self.total.relation,
             "epsilon": _finite(self.epsilon),
@@ -105,6 +106,8 @@ class Data:
                 f"{_runs(self.unopened)} of unknown data, since this key does not open the seal: "
                 "counted to all data"
             )
+        if self.total.unit == "user" and len(self.runs) > 1:
+            found.append("users are taken to be the same in all runs")
         if left := sum(not run.ledger.closed for run in self.runs):
             found.append(
                 f"{_runs(left)} not closed: counted as far as the ledger goes, and no further"
@@ -124,9 +127,9 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What every data set has paid, at one δ."""
+    """What every data set has paid. δ is what was asked for; without it, each has its own."""
 
-    delta: float
+    delta: float | None
     data: tuple[Data, ...]
 
     def exceeds(self, limit: float) -> bool:
@@ -160,33 +163,38 @@ class Budget:
 def budget(folders: Sequence[Path], delta: float | None = None) -> Budget:
     """What every data set has paid by the runs and releases below some folders.
 
-    Without δ it is the smallest that any of the runs was meant for: an ε at a smaller δ also holds
-    at a larger one.
+    Without δ it is, for each data set, the smallest that any of its runs was meant for: an ε at a
+    smaller δ also holds at a larger one.
     """
-    return _budget(found_below(folders), delta)
-
-
-def _budget(found: Sequence[Found], delta: float | None) -> Budget:
-    chosen = _delta(found, delta)
-    key, unopened = seal.own_key(), []
-    groups: dict[bytes, list[Found]] = {}
-    for run in found:
-        identity = seal.opened(key, run.ledger.data)
-        if identity is None:
-            unopened.append(run)
-        else:
-            groups.setdefault(identity, []).append(run)
-    named: list[tuple[str | None, list[Found]]] = [
-        (identity.hex()[:8], runs) for identity, runs in groups.items()
-    ]
-    if unopened and not named:
-        named = [(None, [])]
+    groups, unopened = _groups(found_below(folders))
+    if unopened and not groups:
+        groups = [(frozenset(), [])]
     data = []
-    for name, mine in named:
+    for ids, mine in groups:
         runs = (*mine, *unopened)
-        total = account_together([run.ledger for run in runs], chosen)
+        total = account_together([run.ledger for run in runs], _delta(runs, delta))
+        name = min(ids).hex()[:8] if ids else None
         data.append(Data(id=name, runs=runs, total=total, unopened=len(unopened)))
-    return Budget(delta=chosen, data=tuple(data))
+    return Budget(delta=delta, data=tuple(data))
+
+
+Group = tuple[frozenset[bytes], list[Found]]  # identities, and the runs that have any of them
+
+
+def _groups(found: Sequence[Found]) -> tuple[list[Group], list[Found]]:
+    """Runs that belong together, and those whose seal does not open."""
+    key, unopened = seal.own_key(), []
+    groups: list[Group] = []
+    for run in found:
+        ids = seal.opened(key, run.ledger.data)
+        if ids is None:
+            unopened.append(run)
+            continue
+        same = [group for group in groups if not ids.isdisjoint(group[0])]
+        groups = [group for group in groups if ids.isdisjoint(group[0])]
+        runs = [one for _, mine in same for one in mine]
+        groups.append((ids.union(*(group[0] for group in same)), [*runs, run]))
+    return groups, unopened
 
 
 def _delta(found: Sequence[Found], given: float | None) -> float:
@@ -205,12 +213,12 @@ def refuse_beyond(
     Everything on the same data below the folders counts, and this run once, wherever else it is.
     """
     check_limit(limit)
-    key = seal.own_key()
-    identity = seal.opened(key, ledger.data)
     found = found_below([folder for folder in folders if folder.exists()])
     found = distinct([*found, Found(path=Path(), ledger=ledger, delta=delta)])
-    if identity is not None:
-        found = [r for r in found if seal.opened(key, r.ledger.data) in (identity, None)]
+    groups, unopened = _groups(found)
+    for _, mine in groups:
+        if any(run.ledger.data == ledger.data for run in mine):
+            found = [*mine, *unopened]
     chosen = _delta(found, None)
     total = account_together([run.ledger for run in found], chosen)
     if total.epsilon <= limit:

@@ -19,6 +19,7 @@ trained   names and shapes of what was trained
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ FORMAT = 1
 FILE, TRANSFORMERS = "config.json", "transformers"
 LARGEST = 10_000_000  # bytes
 MOST = 1000  # layers of a model that says so in one number
+MANY = re.compile("layer|depth|block|stage|repeat")  # keys that say how often something is built
 KEYS = ("format", "dpdt", "model", "class", "backbone", "facts", "inputs", "labels", "trained")
 
 
@@ -223,11 +225,11 @@ def rebuild(found: Description, folder: Path) -> nn.Module:
     return pretrained.rebuild(architecture, settings, found.facts)
 
 
-def _refuse_many_layers(values: Any) -> None:
+def _refuse_many_layers(values: Any, name: str = "") -> None:
     """Refuse what would take for ever to build, wherever it stands."""
-    parts = values.items() if isinstance(values, Mapping) else enumerate(values)
+    parts = values.items() if isinstance(values, Mapping) else ((name, v) for v in values)
     for key, value in parts:
         if isinstance(value, Mapping | list):
-            _refuse_many_layers(value)
-        elif "layer" in str(key) and is_integer(value) and value > MOST:
+            _refuse_many_layers(value, str(key))
+        elif MANY.search(str(key)) and is_integer(value) and value > MOST:
             raise InputError(f"backbone.{key}: must be at most {MOST}, found {value}")

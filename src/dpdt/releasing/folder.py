@@ -10,14 +10,22 @@ from pathlib import Path
 
 from dpdt.errors import InputError
 from dpdt.files import PART, sync, sync_folder
+from dpdt.releasing.certificate import CERTIFICATE
+from dpdt.runs import PRIVATE, is_run
 
 
 @contextmanager
-def building(to: Path) -> Iterator[Path]:
-    """A new folder to fill. Once filled, and on the disk itself, it gets its name."""
+def building(to: Path, *, alone: bool = False) -> Iterator[Path]:
+    """A new folder to fill. Once filled, and on the disk itself, it gets its name.
+
+    If nobody else can be building it (`alone`), what a crash has left of it is removed.
+    """
+    _refuse_inside(to)
     part = to.with_name(to.name + PART) if to.name else to
     if os.path.lexists(to):
         raise InputError(f"{to}: already exists; a release never overwrites anything")
+    if alone:
+        shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
     except FileExistsError:
@@ -38,3 +46,12 @@ def building(to: Path) -> Iterator[Path]:
         raise InputError(f"{to}: cannot be written ({error.strerror})") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _refuse_inside(to: Path) -> None:
+    """Refuse a place in another release, or where a run keeps what nobody may see."""
+    for parent in to.absolute().resolve().parents:
+        if (parent / CERTIFICATE).exists():
+            raise InputError(f"{to}: lies in another release, {parent}")
+        if parent.name == PRIVATE and is_run(parent.parent):
+            raise InputError(f"{to}: lies in the private folder of a run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +11,12 @@ from typing import Any
 from dpdt.accounting import check_ledger
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.runs import PRIVATE, Run, is_run
+from dpdt.reading import opened
+from dpdt.releasing import canonical
+from dpdt.runs import LEDGER, PRIVATE, Run, is_run
 
 CERTIFICATE = "certificate.json"
+HEADER = b'{"kind": "header"'  # how a ledger's file begins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +62,13 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _in(folder: Path) -> list[Found]:
-    """The run or release in a folder, if it is one."""
-    found = []
+    """What is in a folder: a run or release, and ledgers of runs that were made in Python."""
+    _refuse_lost(folder)
+    found = [_python(path) for path in _ledgers(folder)]
     if is_run(folder):
-        found = [_run(Run(folder))]
+        found.append(_run(Run(folder)))
     elif (folder / CERTIFICATE).is_file():
-        found = [_released(folder)]
+        found.append(_released(folder))
     for one in found:
         try:
             check_ledger(one.ledger)
@@ -74,8 +77,31 @@ def _in(folder: Path) -> list[Found]:
     return found
 
 
+def _refuse_lost(folder: Path) -> None:
+    """Refuse the folder of a run that has lost its ledger."""
+    try:
+        Run.refuse_lost(folder)
+    except InputError as error:
+        raise InputError(f"{error}; a total without it could be false") from None
+
+
+def _ledgers(folder: Path) -> list[Path]:
+    """Files that begin as a ledger does, under whatever name."""
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        if path.name != LEDGER and path.is_file():
+            with opened(path) as file:
+                if file.read(len(HEADER)) == HEADER:
+                    found.append(path)
+    return found
+
+
+def _python(path: Path) -> Found:
+    return Found(path=path, ledger=Ledger.read(path))
+
+
 def _run(run: Run) -> Found:
-    found = Found(path=run.path, ledger=run.ledger())
+    found = Found(path=run.path, ledger=run.ledger(), released=run.released() is not None)
     try:
         chosen = run.config
     except InputError:  # all that costs is in the ledger
@@ -87,10 +113,10 @@ def _released(folder: Path) -> Found:
     """What a release's certificate says of its run. Nothing but the ledger counts."""
     path = folder / CERTIFICATE
     try:
-        record: Any = json.loads(path.read_text("utf-8"))
+        record: Any = canonical.load(canonical.read(path))
         text = "".join(f"{line}\n" for line in record["ledger"]["lines"])
         delta = record["privacy"]["delta"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: cannot be read as a certificate ({error})") from None
     return Found(
         path=folder,
@@ -129,13 +155,13 @@ def _joined(one: Found, copy: Found) -> Found:
 
 def _goes_on_from(ledger: Ledger, earlier: Ledger) -> bool:
     """Whether a ledger is another, or its continuation: whatever counts there counts here."""
-    if ledger.header != earlier.header:
+    if ledger.header != earlier.header or ledger.forks != earlier.forks:
         return False
     told = ((earlier.exports, ledger.exports), (earlier.voids, ledger.voids))
     if not all(set(there) <= set(here) for there, here in told):
         return False
     if earlier.closed:
-        return ledger.closed and ledger.runs == earlier.runs
+        return ledger.closed and (ledger.runs, ledger.model) == (earlier.runs, earlier.model)
     if not earlier.runs:
         return True
     *before, last = earlier.runs

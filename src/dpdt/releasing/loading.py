@@ -9,7 +9,6 @@ refused; whether the certificate itself is true is what `dpdt verify` finds out.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from torch import Tensor, nn
 
 from dpdt import data, models
 from dpdt.errors import InputError
-from dpdt.releasing.description import FILE, Description, describe, read, rebuild, small
+from dpdt.releasing import canonical
+from dpdt.releasing.description import FILE, TRANSFORMERS, Description, describe, read, rebuild
 from dpdt.runs import Run, is_run
 
 WEIGHTS, CERTIFICATE = "model.safetensors", "certificate.json"
@@ -172,18 +172,30 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
+def _plain(name: str) -> str:
+    """A name that leads nowhere but into the folder."""
+    if not all(part not in ("", ".", "..") for part in name.split("/")) or "\\" in name:
+        raise ValueError(f"{name!r:.80} is no name of a file in a release")
+    return name
+
+
 def _refuse_changed(path: Path) -> bool:
     """Refuse files that are not those of the certificate. Without one, nothing is known."""
     if not (path / CERTIFICATE).exists():
         return False
     try:
-        said = json.loads(small(path / CERTIFICATE))
-        named = {name: said["files"][name]["sha256"] for name in (WEIGHTS, FILE)}
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        said = canonical.load(canonical.read(path / CERTIFICATE))
+        named = {_plain(name): facts["sha256"] for name, facts in said["files"].items()}
+        if not {WEIGHTS, FILE} <= set(named):
+            raise ValueError(f"{WEIGHTS} or {FILE} is not listed")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path / CERTIFICATE}: does not name the files of the release ({error!r:.80}); "
             f"dpdt verify {path} says more"
         ) from None
+    for extra in (path / TRANSFORMERS).rglob("*"):
+        if extra.is_file() and extra.relative_to(path).as_posix() not in named:
+            raise InputError(f"{extra}: is not listed by {CERTIFICATE}")
     for name, digest in named.items():
         if not (path / name).is_file():
             raise InputError(f"{path / name}: is missing, or is no file")

@@ -29,7 +29,7 @@ from dpdt.releasing.folder import building
 from dpdt.releasing.sources import Source, of_fitted, of_run
 from dpdt.releasing.verify import verify
 from dpdt.runs import Run
-from dpdt.training.loop import Fitted
+from dpdt.training.fitted import Fitted
 from dpdt.training.run import load
 from dpdt.weights import hash_of_file
 
@@ -49,7 +49,7 @@ class Released:
     def as_json(self) -> dict[str, Any]:
         return {**vars(self), "path": str(self.path)}
 
-    def words(self) -> str:
+    def __str__(self) -> str:
         """What to tell a person."""
         lines = [f"released to {self.path}, and verified"]
         lines.append(
@@ -110,7 +110,7 @@ def release(
             run = Run.open(result)
             held.enter_context(run.locked())
             folder = Path(to) if to is not None else run.path / "release"
-            source = of_run(run, folder)
+            source = of_run(run)
         _refuse_beyond(limit, source, paid)
         said = Said(
             created=_date(source.run),
@@ -172,7 +172,8 @@ def _accuracy(source: Source, public_test: Any) -> dict[str, Any] | None:
 
 def _written(source: Source, folder: Path, said: Said, key: Any) -> dict[str, Any]:
     """Write the folder, and verify it before it gets its name."""
-    with building(folder) as part:
+    alone = source.run is not None and folder.parent == source.run.path  # which is locked
+    with building(folder, alone=alone) as part:
         source.save(part / MODEL)
         if hash_of_file(part / MODEL) != source.ledger.model:
             raise InputError(

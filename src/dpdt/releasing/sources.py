@@ -17,7 +17,7 @@ from dpdt.ledger import Ledger, text_of
 from dpdt.releasing import certificate as certificates
 from dpdt.releasing.description import describe
 from dpdt.runs import Run
-from dpdt.training.loop import Fitted
+from dpdt.training.fitted import Fitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def certifiable(name: str, ledger: Ledger, delta: float, audit: dict[str, Any] |
     if ledger.model is None:
         raise InputError(f"{name}: the ledger does not say which model the run left")
     if audit and (
-        audit["refuted"] or (audit["measured_epsilon"] or 0.0) > found["guarantee"]["epsilon"]
+        audit["ever_refuted"] or (audit["measured_epsilon"] or 0.0) > found["guarantee"]["epsilon"]
     ):
         raise InputError(
             f"{name}: an audit has refuted the proven ε, so something is wrong with the run or "
@@ -58,15 +58,13 @@ def certifiable(name: str, ledger: Ledger, delta: float, audit: dict[str, Any] |
         )
 
 
-def of_run(run: Run, folder: Path) -> Source:
+def of_run(run: Run) -> Source:
     """A finished run, as its folder has it."""
     ledger, chosen, found = run.ledger(), run.config, run.audit()
     certifiable(str(run.path), ledger, chosen.privacy.delta, found)
     before = run.released()
     if before is not None and before.get("weights") != ledger.model:
         raise InputError(f"{run.path}: has released another model before, and a run has only one")
-    if folder.resolve().is_relative_to(run.private_path.resolve()):
-        raise InputError(f"{folder}: lies in the private folder of the run")
     if not run.model_path.is_file():
         raise InputError(
             f"{run.path}: has no model any more, since it was forgotten; copy its release"
@@ -93,14 +91,17 @@ def of_fitted(result: Fitted, labels: list[str] | None) -> Source:
     """What `dpdt.train` returned."""
     from safetensors.torch import save_model
 
-    certifiable("the run", result.ledger, result.privacy.delta, None)
+    ledger = result.ledger
+    certifiable("the run", ledger, result.privacy.delta, None)
+    if account(ledger, result.privacy.delta).as_json() != result.privacy.as_json():
+        raise InputError("the run: its ledger is not the one that its privacy was computed from")
     return Source(
         name="the model",
         model=result.model,
         learner=result.model,
         config=describe(result.model, labels=labels),
-        text=text_of(result.ledger),
-        ledger=result.ledger,
+        text=text_of(ledger),
+        ledger=ledger,
         delta=result.privacy.delta,
         save=lambda path: save_model(result.model, str(path)),
     )

@@ -56,7 +56,7 @@ class Verdict:
             "pinned": self.pinned,
         }
 
-    def words(self) -> str:
+    def __str__(self) -> str:
         """What to tell a person."""
         if not self.ok:
             return "\n".join(["not ok", *(f"- {problem}" for problem in self.problems)])

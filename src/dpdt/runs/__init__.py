@@ -17,6 +17,7 @@ diagnostics may be torn, and a torn line is left out. Whoever writes holds the l
 from __future__ import annotations
 
 import json
+import os
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
@@ -75,10 +76,22 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """The folder of a run that was made before."""
         if not is_run(path):
+            cls.refuse_lost(Path(path))
             if (Path(path) / PRIVATE).is_dir():
                 raise InputError(_unspent(path))
             raise InputError(f"{path}: not the folder of a run (it has no {LEDGER})")
         return cls(Path(path))
+
+    @staticmethod
+    def refuse_lost(path: Path) -> None:
+        """Refuse a folder that had a run, and has no ledger any more."""
+        left = (CHECKPOINT, MODEL, METRICS, AUDIT)
+        there = os.path.lexists(path / LEDGER) or any((path / PRIVATE / n).exists() for n in left)
+        if there and not is_run(path):
+            raise InputError(
+                f"{path / LEDGER}: is missing, or no file, and the run has begun; what it spent is "
+                "not known, so restore the file"
+            )
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the folder, so that no other process writes to it. What crashes left is removed."""
@@ -143,7 +156,10 @@ class Run:
         self._write(FINDINGS, record)
 
     def write_audit(self, record: dict[str, Any]) -> None:
-        self._write(AUDIT, record)
+        """Keep what an audit found, and whether any audit of the run has refuted its ε."""
+        before = self.audit() or {}
+        ever = bool(record["refuted"] or before.get("ever_refuted"))
+        self._write(AUDIT, {**record, "ever_refuted": ever})
 
     def audit(self) -> dict[str, Any] | None:
         """What an audit found, if there was one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.training.device import facts
 
+LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_")  # settings that choose how they compute
 RANKS, MACHINE = "number of ranks", "processor or number of threads"
 
 
@@ -32,6 +34,8 @@ def surroundings() -> dict[str, Any]:
         platform.machine(),
         torch.backends.cpu.get_cpu_capability(),
         torch.get_num_threads(),
+        {name: value for name, value in sorted(os.environ.items()) if name.startswith(LIBRARIES)},
+        _tried(),
     ]
     return {
         "version of dpdt": code_hash(Path(__file__).parents[1]),
@@ -40,6 +44,22 @@ def surroundings() -> dict[str, Any]:
         ],
         MACHINE: machine,
     }
+
+
+def _tried() -> str:
+    """A hash of a few products, which libraries compute by the processor that they find."""
+    made = torch.Generator().manual_seed(0)
+    digest = hashlib.sha256()
+    for kind in (torch.float32, torch.float64):
+        for rows, inner, columns in ((7, 65, 10), (64, 777, 33), (1, 3, 130)):
+            a = torch.randn(rows, inner, generator=made, dtype=kind)
+            b = torch.randn(inner, columns, generator=made, dtype=kind)
+            digest.update((a @ b).numpy().data)
+        image = torch.randn(2, 3, 9, 9, generator=made, dtype=kind)
+        kernel = torch.randn(5, 3, 3, 3, generator=made, dtype=kind)
+        digest.update(torch.conv2d(image, kernel).numpy().data)
+        digest.update(torch.sigmoid(image).exp().numpy().data)
+    return digest.hexdigest()
 
 
 def depends_on(

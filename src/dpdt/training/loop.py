@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -13,7 +15,6 @@ import torch
 from torch import nn
 
 from dpdt import config
-from dpdt.accounting import Privacy
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
@@ -21,7 +22,6 @@ from dpdt.algorithm.precision import at_precision
 from dpdt.data.access import count, sample
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
-from dpdt.ledger import Ledger
 from dpdt.methods.canaries import Pulls
 from dpdt.methods.method import Job, Training
 from dpdt.methods.plan import Plan, decide
@@ -32,24 +32,13 @@ from dpdt.training import earlier
 from dpdt.training.ahead import Draws
 from dpdt.training.augment import Augment
 from dpdt.training.device import place
+from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
 from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
 from dpdt.training.ready import Ready, identity_of, sealed
 from dpdt.training.step import Step
 from dpdt.training.tally import Tally
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fitted:
-    """A trained model, what it guarantees, and a record for each epoch (private, as losses are).
-
-    The ledger says what was done.
-    """
-
-    model: nn.Module
-    privacy: Privacy
-    ledger: Ledger
-    history: list[dict[str, Any]]
+from dpdt.weights import storable
 
 
 class Given(TypedDict, total=False):
@@ -112,6 +101,12 @@ def _prepared(
 ) -> tuple[Step, Loader]:
     loss, public, users = given.get("loss", default_loss), given.get("public"), given.get("users")
     device = place(model, training.train)
+    if world.first and not storable(model):
+        warnings.warn(
+            "the model has weights or buffers that a .safetensors file cannot hold (sparse, "
+            "quantised, overlapping, or of a rare type), so it can be trained but not released",
+            stacklevel=4,
+        )
     local = given.get("local", False)
     refuse_alone(world, given, local)
     if (training.privacy.unit == "user") != (users is not None):
@@ -288,5 +283,5 @@ def fit(
     finally:
         model.eval()
     step.finish()
-    ledger = step.writer.ledger
-    return Fitted(model=model, privacy=step.privacy(), ledger=ledger, history=history)
+    ledger = copy.deepcopy(step.writer.ledger)
+    return Fitted(model=model, privacy=step.privacy(), _ledger=ledger, history=history)

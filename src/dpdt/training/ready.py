@@ -86,15 +86,14 @@ def identity_of(
 
 
 def sealed(training: Training, source: str | None, seen: str, world: World) -> str:
-    """A sealed identity of the data: of their name if they have one, else of what they are.
+    """A sealed identity of the data, of what they are and of their name if they have one.
 
-    That is their `source`, or what each rank has seen of them.
+    What they are is their `source`, or what each rank has seen of them.
     """
     everywhere = dict.fromkeys(world.gather(seen))
     content = f"examples {source or ' '.join(everywhere)}"
-    if training.privacy.dataset is not None:
-        content = f"name {training.privacy.dataset}"
-    found: str = world.from_first(seal.sealed(seal.own_key(), content) if world.first else "")
+    name = training.privacy.dataset
+    found: str = world.from_first(seal.sealed(seal.own_key(), content, name) if world.first else "")
     return found
 
 

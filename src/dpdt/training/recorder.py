@@ -95,7 +95,8 @@ class Recorder:
         """
         exact = self.world.from_first(state and same_ranks(state["depends"], self.depends))
         if state is not None and not exact:
-            said = f"{self.step.world.size} ranks go on, another number, so with fresh noise"
+            said = f"the run goes on by another number of ranks ({self.step.world.size}), so with "
+            said += "fresh noise"
             print(said, file=sys.stderr)
         writer = self.step.writer
         if self.folder is not None:
@@ -103,6 +104,8 @@ class Recorder:
             writer.reopen(self.folder.ledger_path, repeats=exact)
             if seal.differ(seal.own_key(), mine, writer.ledger.data):
                 raise InputError(f"{self.folder.path}: belongs to a run on other data")
+            if not exact:
+                writer.fork()
         ledger = self.world.from_first(writer.ledger)
         if self.folder is None:
             writer.follow(ledger)
