@@ -33,15 +33,18 @@ def _is_number(value: Any) -> bool:
     return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-# what a record may hold, by the types of records.py
-CHECKS: dict[str, Callable[[Any], bool]] = {
-    "str": lambda v: isinstance(v, str),
-    "bool": lambda v: isinstance(v, bool),
-    "int": _is_whole,
-    "float": _is_number,
-    "float | None": lambda v: v is None or _is_number(v),
-    "tuple[float, ...]": lambda v: isinstance(v, list | tuple) and all(map(_is_number, v)),
-    "tuple[Block, ...]": lambda v: isinstance(v, list | tuple),
+# what a record may hold, by the types of records.py: words, and a check
+CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("a text", lambda v: isinstance(v, str)),
+    "bool": ("true or false", lambda v: isinstance(v, bool)),
+    "int": ("a whole number of 64 bits", _is_whole),
+    "float": ("a finite number", _is_number),
+    "float | None": ("a finite number or null", lambda v: v is None or _is_number(v)),
+    "tuple[float, ...]": (
+        "a list of finite numbers",
+        lambda v: isinstance(v, list | tuple) and all(map(_is_number, v)),
+    ),
+    "tuple[Block, ...]": ("a list of blocks", lambda v: isinstance(v, list | tuple)),
 }
 
 
@@ -125,6 +128,7 @@ def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"key {missing[0]!r} is missing")
     found = {name: record[name] for name in known if name in record}
     for name, value in found.items():
-        if not CHECKS[str(known[name].type)](value):
-            raise ValueError(f"{name} must be {known[name].type}, found {reprlib.repr(value)}")
+        words, holds = CHECKS[str(known[name].type)]
+        if not holds(value):
+            raise ValueError(f"{name} must be {words}, found {reprlib.repr(value)}")
     return found
