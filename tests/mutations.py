@@ -2371,7 +2371,7 @@ ACCOUNTING = [
     ),
     Mutation(
         "accounting/composition.py",
-        "a mean mini-batch is accounted, not the worst",
+        "what is left of whole epochs costs nothing",
         "return whole + max((cost for _, _, cost in _added(rest)), default=0.0)",
         "return whole",
         (COMPOSITION,),
