@@ -8,7 +8,10 @@ from cryptography.hazmat.primitives import serialization as formats
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
+from dpdt import config
 from dpdt.releasing.making import release
+from dpdt.runs import Run
+from dpdt.training import run as running
 from tests.numbers import train
 
 GIVEN = {"epochs": 2, "batch_size": 20, "noise": 2.0, "auxiliaries": 5, "memory": "none"}
@@ -54,3 +57,23 @@ def unsigned(made, tmp_path):
 @pytest.fixture
 def signed(made, tmp_path):
     return shutil.copytree(made / "signed", tmp_path / "signed")
+
+
+QUICK = ("train.epochs=2", "method.sampling=partition", "method.lr=0.1", "method.noise=1.0",
+         "method.memory=none", "method.averaging=0.0")  # fmt: skip
+
+
+def run_in(folder, *overrides):
+    chosen = config.load("digits", (*QUICK, *overrides))
+    running.run(chosen, folder, show_progress=False)
+    return Run(folder)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    return run_in(tmp_path_factory.mktemp("runs") / "finished")
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return Run(shutil.copytree(finished.path, tmp_path / "run"))

@@ -23,33 +23,11 @@ from dpdt.releasing.card import card, plain
 from dpdt.releasing.description import describe
 from dpdt.releasing.making import release
 from dpdt.releasing.verify import verify
-from dpdt.runs import Run
 from dpdt.training import run as running
 from dpdt.weights import hash_of_file, hash_of_model
 from tests.training.interrupted import cut
 
-from .conftest import trained
-
-QUICK = ("train.epochs=2", "method.sampling=partition", "method.lr=0.1", "method.noise=1.0",
-         "method.memory=none", "method.averaging=0.0")  # fmt: skip
-
-
-def run_in(folder, *overrides):
-    chosen = config.load("digits", (*QUICK, *overrides))
-    running.run(chosen, folder, show_progress=False)
-    return Run(folder)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return run_in(tmp_path_factory.mktemp("runs") / "finished")
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    import shutil
-
-    return Run(shutil.copytree(finished.path, tmp_path / "run"))
+from .conftest import QUICK, run_in, trained
 
 
 def body_of(folder):
@@ -123,7 +101,7 @@ def test_a_run_without_a_proven_epsilon_is_refused(tmp_path, options, why):
 
 def test_a_void_run_is_refused(tmp_path):
     result = trained()
-    result.ledger.voids.append("something was found")
+    result._ledger.voids.append("something was found")
     with pytest.raises(InputError, match=r"nothing is proven.*something was found"):
         release(result, to=tmp_path / "release")
     assert not list(tmp_path.iterdir())

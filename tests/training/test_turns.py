@@ -57,11 +57,13 @@ def test_a_fork_takes_no_step_and_writes_nothing(tmp_path):
     batch = next(batches)
     before = (tmp_path / "ledger.jsonl").read_bytes()
     refused = "a run cannot go on in a forked process"
+    take, step.engine.step = step.engine.step, lambda *_: pytest.fail("a step was begun")
     assert in_a_fork(lambda: step(batch)).startswith(refused)
     assert in_a_fork(lambda: next(batches)).startswith(refused)
     for call in (step.finish, lambda: step.export("a model")):
         assert "forked process cannot write its parent's ledger" in in_a_fork(call)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
+    step.engine.step = take
     step(batch)
     for later in batches:
         step(later)

@@ -34,18 +34,18 @@ def _is_number(value: Any) -> bool:
     return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-# what a record may hold, by the types of records.py
+# what a record may hold, by the types of records.py: words, and a check
 CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "str": ("text", lambda v: isinstance(v, str)),
+    "str": ("a text", lambda v: isinstance(v, str)),
     "bool": ("true or false", lambda v: isinstance(v, bool)),
-    "int": ("a whole number", _is_whole),
+    "int": ("a whole number of 64 bits", _is_whole),
     "float": ("a finite number", _is_number),
     "float | None": ("a finite number or null", lambda v: v is None or _is_number(v)),
     "tuple[float, ...]": (
-        "finite numbers",
+        "a list of finite numbers",
         lambda v: isinstance(v, list | tuple) and all(map(_is_number, v)),
     ),
-    "tuple[Block, ...]": ("blocks", lambda v: isinstance(v, list | tuple)),
+    "tuple[Block, ...]": ("a list of blocks", lambda v: isinstance(v, list | tuple)),
 }
 
 
@@ -153,7 +153,7 @@ def _fields(kind: type, record: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"key {missing[0]!r} is missing")
     found = {name: record[name] for name in known if name in record}
     for name, value in found.items():
-        words, check = CHECKS[str(known[name].type)]
-        if not check(value):
+        words, holds = CHECKS[str(known[name].type)]
+        if not holds(value):
             raise ValueError(f"{name} must be {words}, found {reprlib.repr(value)}")
     return found
