@@ -12,7 +12,7 @@ demo: .venv/ready
 	$(BIN)/dpdt train digits
 
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 
 lint: .venv/ready
 	$(BIN)/ruff check .

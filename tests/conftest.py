@@ -1,5 +1,6 @@
 """A test's outcome depends on the code alone: every test starts from the same random state."""
 
+import os
 import random
 
 import hypothesis
@@ -22,6 +23,15 @@ def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPDT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("DPDT_KEY", str(tmp_path_factory.mktemp("key") / "key"))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_disks():
+    """Files of tests need not outlive a power cut. `tests/kills.py` has processes of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, lambda file: None)
         yield
 
 

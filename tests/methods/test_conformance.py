@@ -71,7 +71,7 @@ SMALL = {
     "pate": Small(
         method="pate",
         options={"noise": 2.0, "teachers": 4, "teacher_epochs": 1},
-        empty={"teachers": 40},
+        empty={"teachers": 24},
     ),
     "plain": Small(method="plain", options={}, users={}, mappings=True),
 }  # fmt: skip

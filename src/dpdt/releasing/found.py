@@ -161,7 +161,8 @@ def _goes_on_from(ledger: Ledger, earlier: Ledger) -> bool:
     if not all(set(there) <= set(here) for there, here in told):
         return False
     if earlier.closed:
-        return ledger.closed and (ledger.runs, ledger.model) == (earlier.runs, earlier.model)
+        models = {ledger.model, earlier.model} - {None}  # one that is planned names none
+        return ledger.closed and ledger.runs == earlier.runs and len(models) < 2
     if not earlier.runs:
         return True
     *before, last = earlier.runs

@@ -93,6 +93,7 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
     given = _given(options)
     world = given.get("world") or World.join()
     with world.telling():
+        _warn_of_odd_weights(model, world)
         return _prepared(model, data, _training(given.get("using"), options), given, world)
 
 
@@ -101,12 +102,6 @@ def _prepared(
 ) -> tuple[Step, Loader]:
     loss, public, users = given.get("loss", default_loss), given.get("public"), given.get("users")
     device = place(model, training.train)
-    if world.first and not storable(model):
-        warnings.warn(
-            "the model has weights or buffers that a .safetensors file cannot hold (sparse, "
-            "quantised, overlapping, or of a rare type), so it can be trained but not released",
-            stacklevel=4,
-        )
     local = given.get("local", False)
     refuse_alone(world, given, local)
     if (training.privacy.unit == "user") != (users is not None):
@@ -162,6 +157,16 @@ def _prepared(
     if (path := given.get("ledger")) is not None and world.first:
         step.writer.open(path)
     return step, loader
+
+
+def _warn_of_odd_weights(model: nn.Module, world: World) -> None:
+    """Say before training what could not be released after it."""
+    if world.first and not storable(model):
+        warnings.warn(
+            "the model has weights or buffers that a .safetensors file cannot hold (sparse, "
+            "quantised, overlapping, or of a rare type), so it can be trained but not released",
+            stacklevel=3,
+        )
 
 
 def _loader(data: Any, draws: Draws, plan: Plan, device: torch.device, world: World) -> Loader:
