@@ -187,7 +187,7 @@ RUNS = st.one_of(
 )
 
 
-@settings(max_examples=int(os.environ.get("DPDT_FUZZ", "20")))
+@settings(max_examples=int(os.environ.get("DPDT_EXAMPLES", "20")))
 @given(st.lists(RUNS, min_size=1, max_size=3), st.data())
 def test_a_total_is_never_below_a_part_and_does_not_depend_on_order(runs, data):
     found = account_together(runs, DELTA).epsilon

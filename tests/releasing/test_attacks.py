@@ -12,6 +12,7 @@ import dpdt
 from dpdt import seal
 from dpdt.accounting import account_together
 from dpdt.accounting.cost import Cost
+from dpdt.config import load
 from dpdt.data.access import sample
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
@@ -171,6 +172,17 @@ def test_a_refuted_audit_is_not_forgotten_by_another(run, tmp_path):
     run.write_audit({**record, "refuted": [], "measured_epsilon": 0.1})
     with pytest.raises(InputError, match="an audit has refuted"):
         dpdt.release(run.path, to=tmp_path / "one")
+
+
+def test_messages_say_what_to_do(run, unsigned, keys, tmp_path):
+    with pytest.raises(InputError, match="is a private key; give the public one"):
+        dpdt.verify(unsigned, key=keys[0])
+    dpdt.release(run.path, to=tmp_path / "one", forget=True)
+    with pytest.raises(InputError, match="has forgotten its model"):
+        run.load_model(nn.Linear(64, 10))
+    with pytest.raises(InputError, match="is data, not a configuration"):
+        (tmp_path / "mine.npz").touch()
+        load(str(tmp_path / "mine.npz"))
 
 
 class Odd(nn.Linear):

@@ -1,6 +1,6 @@
 """Random and damaged inputs: read as they should be, or refused with one sentence.
 
-DPDT_FUZZ is how many of each kind are tried.
+DPDT_EXAMPLES is how many of each kind are tried.
 """
 
 import copy
@@ -23,7 +23,7 @@ from dpdt.releasing.description import describe
 from dpdt.releasing.inputs import source
 from dpdt.releasing.loading import WEIGHTS, opened
 
-TRIES = int(os.environ.get("DPDT_FUZZ", "100"))
+TRIES = int(os.environ.get("DPDT_EXAMPLES", "100"))
 NUMBERS = Facts(examples=1, shape=(3,), classes=2)
 TEXTS = Facts(examples=1, shape=(), classes=2, text=True)
 PICTURES = Facts(examples=1, shape=(1, 4, 4), classes=2)

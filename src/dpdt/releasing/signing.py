@@ -57,6 +57,8 @@ def public_key(path: str | Path) -> bytes:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     raw = _read(path)
+    if b"PRIVATE KEY" in raw:
+        raise InputError(f"{path}: is a private key; give the public one, which others may have")
     ssh = not raw.lstrip().startswith(b"-----")
     try:
         found: Any = (formats.load_ssh_public_key if ssh else formats.load_pem_public_key)(raw)

@@ -232,6 +232,8 @@ class Run:
         from safetensors.torch import load_model
 
         path = self._private(MODEL)
+        if self.released() is not None and not path.exists():
+            raise InputError(f"{self.path}: has forgotten its model, since it was released")
         try:
             load_model(model, str(path))
         except (OSError, RuntimeError, SafetensorError) as error:

@@ -3,8 +3,8 @@
 An ε is about one run. A model that is trained twice on the same data pays twice, and the ε of
 neither run says so. Across processes nobody can know. Within one process it is noticed, by the
 parameter objects and by the weights that a run has left, wherever they were copied to. Data are
-recognised by a hash of some of their examples, so that two sets that differ in few examples count
-as the same.
+recognised by a hash of some of their examples, so that two sets of one size that differ in few
+examples count as the same.
 """
 
 from __future__ import annotations
