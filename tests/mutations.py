@@ -110,6 +110,7 @@ CACHE = "tests/data/test_cache.py"
 FROZEN = "tests/models/test_frozen.py"
 VERIFY = "tests/releasing/test_verify.py"
 RELEASE = "tests/releasing/test_release.py"
+ATTACKS = "tests/releasing/test_attacks.py"
 
 DROPOUT = f"{HOLES}::Test1Dropout"
 SEEDS = f"{HOLES}::Test2Noise"
@@ -552,6 +553,62 @@ LEDGERS = [
 ]
 
 RELEASES = [
+    Mutation(
+        "releasing/found.py",
+        "a copy that went on with fresh noise is a copy",
+        " or ledger.forks != earlier.forks:",
+        ":",
+        (ATTACKS,),
+    ),
+    Mutation(
+        "releasing/found.py",
+        "a copy that left another model is a copy",
+        " and len(models) < 2",
+        "",
+        (ATTACKS,),
+    ),
+    Mutation(
+        "training/recorder.py",
+        "a run that goes on with fresh noise does not say so",
+        "                writer.fork()\n",
+        "                pass\n",
+        ("tests/distributed/test_resume.py",),
+    ),
+    Mutation(
+        "accounting/several.py",
+        "shards of two runs are the same",
+        'units[0] != "shard"',
+        'units[0] != "user"',
+        (ATTACKS,),
+    ),
+    Mutation(
+        "seal.py",
+        "a name takes the place of the content",
+        "both = identity(key, content) + identity(key, second)",
+        "both = identity(key, second) + identity(key, second)",
+        (ATTACKS,),
+    ),
+    Mutation(
+        "runs/__init__.py",
+        "another audit forgets what was refuted",
+        'record["refuted"] or before.get("ever_refuted")',
+        'record["refuted"]',
+        (ATTACKS,),
+    ),
+    Mutation(
+        "releasing/sources.py",
+        "a ledger that was rewritten in memory is certified",
+        "as_json() != result.privacy.as_json():",
+        "as_json() is None:",
+        (ATTACKS,),
+    ),
+    Mutation(
+        "releasing/found.py",
+        "a run that has lost its ledger is skipped",
+        "    _refuse_lost(folder)\n    found",
+        "    found",
+        (ATTACKS,),
+    ),
     Mutation(
         "releasing/verify.py",
         "what is claimed is not compared with the ledger",

@@ -100,6 +100,7 @@ def test_another_number_of_ranks_goes_on_with_fresh_noise_and_counts_again(group
     found = go(REMEMBERS, one, True, 1)  # two steps, and again interrupted
     ledger = Ledger.read(one / "ledger.jsonl")
     assert [(r.start, r.steps) for r in ledger.runs] == [(0, 4), (3, 2)]
+    assert (len(Ledger.read(cut / "ledger.jsonl").forks), len(ledger.forks)) == (0, 1)
     second = Run(one).load_checkpoint()
     assert draws(first) != draws(second)
     for found in group.each(go, REMEMBERS, one, True):

@@ -180,8 +180,8 @@ def test_messages_say_what_to_do(run, unsigned, keys, tmp_path):
     dpdt.release(run.path, to=tmp_path / "one", forget=True)
     with pytest.raises(InputError, match="has forgotten its model"):
         run.load_model(nn.Linear(64, 10))
+    (tmp_path / "mine.npz").touch()
     with pytest.raises(InputError, match="is data, not a configuration"):
-        (tmp_path / "mine.npz").touch()
         load(str(tmp_path / "mine.npz"))
 
 
