@@ -14,6 +14,7 @@ import dpdt
 from dpdt import config
 from dpdt.errors import InputError
 from dpdt.models import pretrained
+from dpdt.releasing import loading
 from dpdt.releasing.description import FORMAT, describe
 from dpdt.runs import Run
 from tests.releasing.folders import bert, certify, digits, gpt2, released, texts
@@ -130,6 +131,22 @@ def test_a_model_that_does_not_fit_is_not_touched(tmp_path, other, message):
     with pytest.raises(InputError, match=message):
         dpdt.load(tmp_path / "own", model)
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+
+
+def test_sizes_are_compared_before_anything_of_that_size_is_built(release, monkeypatch):
+    built, inner = [], loading._built
+
+    def spy(*given):
+        built.append(torch.get_default_device().type)
+        return inner(*given)
+
+    monkeypatch.setattr(loading, "_built", spy)
+    dpdt.load(release)
+    assert built == ["meta", "cpu"]
+    edited(release, lambda c: c["model"].update(hidden=[5]))
+    with pytest.raises(InputError, match="has shape"):
+        dpdt.load(release)
+    assert built == ["meta", "cpu", "meta"]
 
 
 def test_a_missing_tensor_is_named(release):
