@@ -69,7 +69,7 @@ SEVERAL = "tests/accounting/test_several.py"
 CANARIES = "tests/audit/test_canaries.py"
 CLI = "tests/cli/test_cli.py"
 COMPARE = "tests/cli/test_compare.py"
-HOSTILE = "tests/data/test_hostile.py"
+FILES_OF_OTHERS = "tests/data/test_hostile.py"
 COMPOSITION = "tests/accounting/test_composition.py"
 CONFIG = "tests/config/test_config.py"
 METHODS_ALL = "tests/methods/test_conformance.py"
@@ -957,7 +957,7 @@ EXECUTOR = [
         "rows are left over at the end of memory",
         "ROWS = 64",
         "ROWS = 16",
-        (HOSTILE,),
+        (PLACES,),
     ),
     Mutation(
         "algorithm/ways.py",
@@ -988,11 +988,32 @@ EXECUTOR = [
         (PLACES,),
     ),
     Mutation(
-        "algorithm/gradients.py",
+        "algorithm/rules.py",
         "functions are mapped by rules of their own",
-        "own_rules(allowed=False)",
-        "own_rules(allowed=True)",
+        'if not getattr(_own, "allowed", False):',
+        "if False:",
         (HOSTILE,),
+    ),
+    Mutation(
+        "algorithm/rules.py",
+        "who ends mapping lets the rules of others in",
+        "_unless_foreign if _mapping else _INFO",
+        "_unless_foreign if change > 0 else _INFO",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "algorithm/rules.py",
+        "the library's own rule lets those of other threads in",
+        "_own = threading.local()",
+        "_own = type(threading)('own')",
+        (HOSTILE,),
+    ),
+    Mutation(
+        "training/depends.py",
+        "a library that computes otherwise goes unnoticed at a resume",
+        "        _tried(),\n",
+        "",
+        (RESUME,),
     ),
     Mutation(
         "distributed/world.py",
@@ -2953,21 +2974,21 @@ ACCOUNTING = [
         "pipes and devices are read like files",
         "if not stat.S_ISREG(mode):",
         "if False:",
-        (HOSTILE,),
+        (FILES_OF_OTHERS,),
     ),
     Mutation(
         "data/npz.py",
         "an array is as large as it says",
         "if dtype.hasobject or stored.bytes != info.file_size - member.tell():",
         "if False:",
-        (HOSTILE,),
+        (FILES_OF_OTHERS,),
     ),
     Mutation(
         "data/batches.py",
         "a batch may name any function",
         "raise ValueError(f\"it asks for {name.replace(' ', '.')}, which is not an array\")",
         "return _Array()",
-        (HOSTILE,),
+        (FILES_OF_OTHERS,),
     ),
     Mutation(
         "ledger/lines.py",

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import random
+import threading
 from collections import deque
 
 import numpy as np
@@ -17,6 +18,7 @@ import dpdt
 from dpdt import config
 from dpdt.accounting import account
 from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.rules import Foreign, no_foreign_rules, own_rule
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.models.networks import bounded_linear
@@ -1023,6 +1025,27 @@ class TestHostile:
         finally:
             torch.set_num_threads(before)
         assert 0.9 < far <= 1.0
+
+    def test_rules_are_refused_while_any_thread_maps(self):
+        """And no longer; what the library lets through in one thread is no way in for another."""
+        rows, inside, done = torch.eye(3), threading.Event(), threading.Event()
+
+        def other():
+            with no_foreign_rules(), own_rule():
+                inside.set()
+                done.wait()
+
+        thread = threading.Thread(target=other)
+        with no_foreign_rules():
+            thread.start()
+            inside.wait()
+            with pytest.raises(Foreign):
+                torch.vmap(Rule.apply)(rows)
+        with pytest.raises(Foreign):  # the other one maps still
+            torch.vmap(Rule.apply)(rows)
+        done.set()
+        thread.join()
+        assert torch.equal(torch.vmap(Rule.apply)(rows), torch.ones(3, 3))
 
     @pytest.mark.parametrize(
         "function", [Rule.apply, Patient.apply, lambda x: mixed(x), torch.ops.dpdt_tests.behind]

@@ -24,7 +24,7 @@ from dpdt.accounting.hidden_state import HiddenStateConvex
 from dpdt.algorithm import executor, passes, ways
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.passes import Pass
-from dpdt.algorithm.places import digests, equal_places, same_bits, unmoved
+from dpdt.algorithm.places import digests, equal_places, rows_of, same_bits, unmoved
 from dpdt.algorithm.randomness import seeded
 from dpdt.algorithm.state import Attributes, Tainted
 from dpdt.algorithm.taps import Taps
@@ -428,6 +428,10 @@ def hows(step):
 
 
 class TestPlaces:
+    def test_a_chunk_that_may_be_filled_up_has_whole_blocks_of_rows(self):
+        """Of 64: what is left over of a block may be rounded otherwise."""
+        assert [rows_of(n, 2048) for n in (1, 48, 64, 65, 200)] == [64, 64, 64, 128, 256]
+
     @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
     @pytest.mark.parametrize("found", [None, 1, 16])
     def test_places_are_compared_and_what_was_found_is_kept_to(self, make, found, monkeypatch):

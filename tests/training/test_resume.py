@@ -16,6 +16,7 @@ from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
 from dpdt.runs import Run
 from dpdt.training import run as running
+from dpdt.training.depends import MACHINE, surroundings
 from dpdt.training.run import run
 from tests.numbers import prepare
 from tests.training.interrupted import cut
@@ -144,3 +145,16 @@ def test_no_epsilon_is_written_where_nothing_is_guaranteed(tmp_path):
     run(config.load("digits", overrides, method="dpdt"), tmp_path / "run", show_progress=False)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epsilon"] for line in lines] == [None] * 10
+
+
+@pytest.mark.parametrize("what", ["setting", "result"])
+def test_libraries_that_compute_otherwise_are_another_machine(what, monkeypatch):
+    """Noise that is repeated on a sum that differs in its last bit would show that bit."""
+    before = surroundings()[MACHINE]
+    assert surroundings()[MACHINE] == before
+    if what == "setting":
+        monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    else:
+        inner = torch.conv2d
+        monkeypatch.setattr(torch, "conv2d", lambda *given: inner(*given) * (1 + 1e-6))
+    assert surroundings()[MACHINE] != before

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.randomness import Keyed
-from dpdt.algorithm.rules import own_rules
+from dpdt.algorithm.rules import no_foreign_rules
 
 Loss = Callable[[Any, Data], Tensor]  # (model, micro-batch) → mean loss, a scalar
 
@@ -69,7 +69,7 @@ def mappable() -> Iterator[None]:
     if before is not None:
         masking.is_tracing = lambda tensor=None: True
     try:
-        with sdpa_kernel(SDPBackend.MATH), own_rules(allowed=False):
+        with sdpa_kernel(SDPBackend.MATH), no_foreign_rules():
             yield
     finally:
         if before is not None:

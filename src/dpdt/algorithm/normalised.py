@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpdt.algorithm.rules import own_rules
+from dpdt.algorithm.rules import own_rule
 
 
 def group_norm(module: nn.GroupNorm, x: Tensor) -> Tensor:
     """What the module computes, without gradients of its parameters."""
     weight, bias = (None if p is None else p.detach() for p in (module.weight, module.bias))
     x = x if weight is None else x.to(weight.dtype)  # in full precision, as autocast has it
-    with own_rules(allowed=True):
+    with own_rule():
         found: Tensor = _Forward.apply(  # type: ignore[no-untyped-call]
             x, weight, bias, module.num_groups, module.eps
         )[0]
@@ -45,7 +45,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor, *_: Any) -> Any:
-        with own_rules(allowed=True):
+        with own_rule():
             found = _Backward.apply(  # type: ignore[no-untyped-call]
                 slope, *ctx.saved_tensors, ctx.groups
             )
