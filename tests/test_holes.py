@@ -1036,15 +1036,17 @@ class TestHostile:
                 done.wait()
 
         thread = threading.Thread(target=other)
-        with no_foreign_rules():
-            thread.start()
-            inside.wait()
-            with pytest.raises(Foreign):
+        try:
+            with no_foreign_rules():
+                thread.start()
+                inside.wait()
+                with pytest.raises(Foreign):
+                    torch.vmap(Rule.apply)(rows)
+            with pytest.raises(Foreign):  # the other one maps still
                 torch.vmap(Rule.apply)(rows)
-        with pytest.raises(Foreign):  # the other one maps still
-            torch.vmap(Rule.apply)(rows)
-        done.set()
-        thread.join()
+        finally:
+            done.set()
+            thread.join()
         assert torch.equal(torch.vmap(Rule.apply)(rows), torch.ones(3, 3))
 
     @pytest.mark.parametrize(
