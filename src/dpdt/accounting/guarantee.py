@@ -101,6 +101,13 @@ def unless_algorithm_1(header: Header) -> str | None:
     return f"the bound is about Algorithm 1; this run is {header.method}"
 
 
+def unless_independent(header: Header) -> str | None:
+    """Why a bound for independent noise has nothing to say of a run."""
+    if len(header.coefficients) == 1:
+        return None
+    return "the bound is for noise that is independent over steps; this run's is correlated"
+
+
 def unless_partition(header: Header) -> str | None:
     """Why a bound for mini-batches that form a partition has nothing to say of a run."""
     if header.sampling == "partition":
