@@ -169,10 +169,9 @@ class Correlated(Randomness):
                 x[part] -= c * before[part]
         x /= leading
         self._earlier = [x, *self._earlier][: len(others)]
-        drawn: np.ndarray = x * column_norms(
-            self._coefficients, self._horizon, np.array(self._step)
-        )
+        norm = column_norms(self._coefficients, self._horizon, np.array(self._step))
         self._step += 1
+        drawn: np.ndarray = np.multiply(x, norm)
         return drawn
 
     def secrets(self) -> dict[str, Any]:

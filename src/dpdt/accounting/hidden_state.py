@@ -30,7 +30,6 @@ from dpdt.accounting.guarantee import (
     check,
     common_conditions,
     unless_algorithm_1,
-    unless_independent,
     unless_partition,
 )
 from dpdt.ledger import Header, Ledger, Setting
@@ -131,12 +130,7 @@ class HiddenStateConvex(_HiddenState):
                 "the bound is for auxiliaries that remember nothing; this run's memory is "
                 f"{header.memory}"
             )
-        return (
-            unless_algorithm_1(header)
-            or unless_partition(header)
-            or unless_independent(header)
-            or remembers
-        )
+        return unless_algorithm_1(header) or unless_partition(header) or remembers
 
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         return (
@@ -258,7 +252,7 @@ class HiddenStateContraction(_HiddenState):
     name = "hidden-state-contraction"
 
     def unsupported(self, header: Header) -> str | None:
-        return unless_algorithm_1(header) or unless_independent(header)
+        return unless_algorithm_1(header)
 
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         h = ledger.header

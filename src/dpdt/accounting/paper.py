@@ -39,7 +39,6 @@ from dpdt.accounting.guarantee import (
     check,
     common_conditions,
     unless_algorithm_1,
-    unless_independent,
     unless_partition,
 )
 from dpdt.accounting.renyi import ORDERS, epsilon_of_rdp
@@ -59,7 +58,7 @@ class Paper:
     per_block = False
 
     def unsupported(self, header: Header) -> str | None:
-        return unless_algorithm_1(header) or unless_partition(header) or unless_independent(header)
+        return unless_algorithm_1(header) or unless_partition(header)
 
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
         h = ledger.header

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 CYCLIC = "cyclic-poisson"
 SAMPLINGS = ("partition", "poisson", CYCLIC)
 FLOAT = 8  # bytes of a number of noise
+LONGEST = 10_000_000  # steps
 ROOM = 2_000_000_000  # bytes that "auto" lets the noise of earlier steps take
 
 
@@ -56,6 +57,11 @@ def banded(plan: Plan, bands: int) -> Plan:
     header = plan.header
     if bands == 1:
         return plan
+    if plan.steps > LONGEST:
+        raise InputError(
+            f"method.noise_bands: correlated noise is accounted step by step, for at most "
+            f"{LONGEST:,} steps, found {plan.steps:,}; give 1"
+        )
     coefficients = best(bands, plan.steps, plan.smoothing)
     noise: dict[str, Any] = {"coefficients": coefficients, "horizon": plan.steps}
     if header.sampling == "poisson":

@@ -30,6 +30,7 @@ from dpdt.methods.problem import Problem
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
 
+ROUGHLY = 0.005  # how near ε must come to its target where numbers of bands are compared
 LEAST, MOST = 1e-100, 1e100  # numbers whose squares float64 can hold
 
 
@@ -190,7 +191,9 @@ def _banded(plan: Plan) -> Plan:
         target = (privacy.epsilon, privacy.delta)
 
         def noise(tried: Plan) -> float:
-            return calibrate(tried.ledger(), *target, accountant=Composition(coarse=True))
+            return calibrate(
+                tried.ledger(), *target, accountant=Composition(coarse=True), tolerance=ROUGHLY
+            )
 
         number = bands.chosen(plan, noise)
         method = replace(training.method, noise_bands=number)  # type: ignore[type-var]
