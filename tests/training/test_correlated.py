@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 import dpdt
 from dpdt import config
+from dpdt.bands import response as np_response
 from dpdt.errors import InputError
 from dpdt.methods import bands
 from dpdt.training import streams
@@ -78,6 +80,20 @@ def test_what_is_added_has_the_covariance_that_is_accounted(options, sampling):
     assert p_value(draws, c[:2]) < 1e-6
     assert p_value(draws, c, horizon=STEPS + 2) < 1e-6
     assert p_value(draws[4:], c, first=4) < 1e-6
+
+
+def test_the_noise_in_the_model_is_what_was_expected_when_bands_were_chosen():
+    """Noise far longer than C: a multiplier that is clipped would forget what is to come back."""
+    options = {**DPDT, "memory": "shared", "lr": 0.1, "averaging": 0.5, "noise_bands": 4}
+    model, step, loader = started({**options, "epochs": 20})
+    start, header = model.weight.detach().clone(), step.plan.header
+    for batch in loader:
+        step(batch)
+    moved = float((model.weight.detach() - start).std()) * 2 * 0.1 / SIGMA  # a step counts 1/2ρη in the end
+    smoothing = replace(step.plan.smoothing, averaging=0.0)
+    response = np.square(np_response(header.coefficients, header.horizon, smoothing))
+    expected = np.linalg.norm(header.coefficients) * math.sqrt(response.sum())
+    assert moved == pytest.approx(expected, rel=0.1)
 
 
 def test_a_loaded_state_goes_on_with_noise_that_knows_nothing_of_the_old():

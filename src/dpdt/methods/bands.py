@@ -71,7 +71,9 @@ def banded(plan: Plan, bands: int) -> Plan:
                 f"a mini-batch each; give at most {_most(plan)}"
             )
         noise |= {"groups": bands, "rate": header.rate * bands}
-    return replace(plan, header=replace(header, **noise))
+    # A step's noise alone is longer than C here. What is made of releases needs no bound.
+    recipe = None if plan.recipe is None else replace(plan.recipe, bounded=False)
+    return replace(plan, header=replace(header, **noise), recipe=recipe)
 
 
 def memory(plan: Plan) -> int:
