@@ -84,6 +84,9 @@ HOLES = "tests/test_holes.py"
 LEDGER = "tests/ledger/test_ledger.py"
 MUTANTS = "tests/test_mutants.py"
 NOISE = "tests/algorithm/test_noise.py"
+BANDS = "tests/test_bands.py"
+CORRELATED = "tests/training/test_correlated.py"
+MATRIX = "tests/accounting/test_matrix.py"
 PARTITION = "tests/test_partition.py"
 PATE = "tests/methods/test_pate.py"
 POISSON = "tests/accounting/test_poisson.py"
@@ -357,6 +360,104 @@ STREAM = [
         "key = secrets.randbits(KEY_BITS) if seed is None",
         "key = 12345 if seed is None",
         (NOISE, SEEDS),
+    ),
+    Mutation(
+        "noise.py",
+        "correlated noise forgets a step",
+        "[x, *self._earlier][: len(others)]",
+        "[x, *self._earlier][: len(others) - 1]",
+        (CORRELATED, BANDS),
+    ),
+    Mutation(
+        "noise.py",
+        "correlated noise starts anew at resume",
+        'self._earlier = [x.numpy().copy() for x in kept["earlier"]]',
+        "self._earlier = []",
+        (CORRELATED,),
+    ),
+    Mutation(
+        "noise.py",
+        "a loaded state goes on with old correlated noise",
+        "self._step, self._due, self._earlier = step, False, []",
+        "self._step, self._due = step, False",
+        (CORRELATED, BANDS),
+    ),
+    Mutation(
+        "noise.py",
+        "a step may draw correlated noise twice",
+        "        self._due = False\n        leading",
+        "        leading",
+        (BANDS,),
+    ),
+    Mutation(
+        "noise.py",
+        "columns are not normalised",
+        "drawn: np.ndarray = np.multiply(x, norm)",
+        "drawn = x.copy()",
+        (BANDS, CORRELATED),
+    ),
+    Mutation(
+        "accounting/matrix.py",
+        "steps whose columns overlap are charged as if they did not",
+        "        found += np.bincount(numbers[:-lag] % period, pairs, period)\n",
+        "",
+        (MATRIX,),
+    ),
+    Mutation(
+        "accounting/matrix.py",
+        "reshuffled partitions count as fixed",
+        ' or header.unit != "example" or header.reshuffle',
+        ' or header.unit != "example"',
+        (MATRIX,),
+    ),
+    Mutation(
+        "accounting/matrix.py",
+        "the first group stands for all",
+        "dearest = table.max(axis=0)",
+        "dearest = table[0]",
+        (MATRIX,),
+    ),
+    Mutation(
+        "accounting/matrix.py",
+        "stretches that were taken again are numbered on",
+        "if parts and run.start != expected:",
+        "if False:",
+        (MATRIX,),
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "more bands than groups",
+        "if len(header.coefficients) > header.groups:",
+        "if False:",
+        (MATRIX,),
+    ),
+    Mutation(
+        "accounting/guarantee.py",
+        "bounds for independent noise speak of correlated",
+        "    if len(header.coefficients) > 1:\n",
+        "    if False:\n",
+        (MATRIX,),
+    ),
+    Mutation(
+        "partition.py",
+        "groups do not take turns",
+        "coins &= self._group == step % self.groups",
+        "pass",
+        (CORRELATED,),
+    ),
+    Mutation(
+        "methods/bands.py",
+        "the rate of a group is that of everybody",
+        '"rate": header.rate * bands}',
+        '"rate": header.rate}',
+        (CORRELATED,),
+    ),
+    Mutation(
+        "training/step.py",
+        "a loaded state keeps its place in correlated noise",
+        "        self.noise.restart(self.engine.steps)\n",
+        "",
+        (CORRELATED,),
     ),
     Mutation("noise.py", "a key of 32 bits", "KEY_BITS = 128", "KEY_BITS = 32", (NOISE,)),
     Mutation(

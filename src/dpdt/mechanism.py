@@ -2,7 +2,7 @@
 
     every contribution c:   c · min(1, C/‖c‖) in every block, or 0 if it is not finite
     S = (1/K) Σ c                                                     in float64
-    release ⌊S⌉ + ⌊z⌉,  z ~ N(0, σ² I)                                on a lattice (lattice.py)
+    release ⌊S⌉ + ⌊z⌉,  z ~ N(0, σ² I), or correlated over steps     on a lattice (lattice.py)
 
 A contribution is what one auxiliary or one example adds to a step. A block is a set of its entries
 that are bounded together, by C. K is a constant. ⌊ ⌉ rounds to the lattice. What a method does with
@@ -49,7 +49,10 @@ def full_precision() -> Iterator[None]:
 
 class Source(Protocol):
     def gaussian(self, size: int) -> np.ndarray:
-        """`size` independent draws from N(0, 1), in float64 (noise.py)."""
+        """`size` entries of noise in units of σ, independent of each other, in float64 (noise.py).
+
+        Over steps they are independent too, or correlated as the ledger says (bands.py).
+        """
         ...
 
 
@@ -175,8 +178,8 @@ def perturbed(
 
     `noise` is σ. `spacing` is that of the lattice, 0 for none. Both may differ by entry.
 
-    Guarantees: z has independent draws of N(0, σ²) in every entry. They are made for this release
-    alone, and added to a sum that is complete.
+    Guarantees: z is the source's noise times σ. It is drawn for this release alone, and added to a
+    sum that is complete.
     """
     z = torch.from_numpy(source.gaussian(len(total))).to(total.device)
     sigma, s = (torch.as_tensor(v, dtype=z.dtype, device=z.device) for v in (noise, spacing))

@@ -20,16 +20,18 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
 from randomgen import AESCounter
 
+from dpdt.bands import column_norms
 from dpdt.errors import InputError
 
 KEY_BITS = 128  # what AES-128 takes
+CACHED = 1 << 15  # numbers that stay in the cache
 _THREAD = ThreadPoolExecutor(1, thread_name_prefix="noise")
 
 
@@ -69,6 +71,12 @@ class Randomness(Single):
         key = secrets.randbits(KEY_BITS) if seed is None else _key_of(seed)
         self._generator = np.random.Generator(AESCounter(key=from_first(key)))
         self._process = os.getpid()
+
+    def begin(self, step: int) -> None:
+        """What is drawn from now on is for this step of the run."""
+
+    def restart(self, step: int) -> None:
+        """The run goes on at this step, with noise that has nothing to do with what was drawn."""
 
     def gaussian(self, size: int) -> np.ndarray:
         """`size` independent draws from N(0, 1), in float64."""
@@ -112,6 +120,71 @@ class Randomness(Single):
         inner = {n: np.array(v, dtype=kinds[n]) if n in kinds else v for n, v in kept["s"].items()}
         known = {name: value for name, value in kept.items() if name != "private"}
         self._generator.bit_generator.state = {**known, "s": inner}
+
+
+class Correlated(Randomness):
+    """Noise of which each step takes back a part of the steps before it (bands.py).
+
+    Guarantees: the draws for step t are ζ_t = s_t x_t, with x_t = (z_t − Σ c_i x_{t−i}) / c_0, and
+    z_t are independent draws from N(0, 1). A step draws once, and steps follow each other. Whoever
+    goes on elsewhere begins with x = 0 before that step. Only `resume` goes on with earlier x,
+    which are as secret as the noise.
+    """
+
+    def __init__(
+        self,
+        seed: int | None = None,
+        *,
+        from_first: Callable[[int], int] = lambda key: key,
+        coefficients: Sequence[float],
+        horizon: int,
+    ):
+        super().__init__(seed, from_first=from_first)
+        self._coefficients, self._horizon = tuple(coefficients), horizon
+        self._step, self._due = 0, False  # the step that comes next, and whether it may draw
+        self._earlier: list[np.ndarray] = []  # x of the steps before, the last one first
+
+    def begin(self, step: int) -> None:
+        if self._due or step != self._step:
+            raise InputError(
+                f"noise: step {step} cannot follow here, since noise that is correlated over steps "
+                f"was drawn up to step {self._step}; go on from a state of the run"
+            )
+        self._due = True
+
+    def restart(self, step: int) -> None:
+        _THREAD.submit(int).result()  # a step that failed may have left draws under way
+        self._step, self._due, self._earlier = step, False, []
+
+    def gaussian(self, size: int) -> np.ndarray:
+        """ζ of the step that has begun: `size` entries that are independent of each other."""
+        if not self._due:
+            raise InputError("noise: correlated noise is drawn once in each step")
+        self._due = False
+        leading, *others = self._coefficients
+        x = super().gaussian(size)
+        for first in range(0, size, CACHED):
+            part = slice(first, first + CACHED)
+            for c, before in zip(others, self._earlier, strict=False):
+                x[part] -= c * before[part]
+        x /= leading
+        self._earlier = [x, *self._earlier][: len(others)]
+        norm = column_norms(self._coefficients, self._horizon, np.array(self._step))
+        self._step += 1
+        drawn: np.ndarray = np.multiply(x, norm)
+        return drawn
+
+    def secrets(self) -> dict[str, Any]:
+        import torch  # whose files checkpoints are
+
+        earlier = [torch.from_numpy(x.copy()) for x in self._earlier]
+        return {**super().secrets(), "step": self._step, "earlier": earlier}
+
+    def resume(self, kept: dict[str, Any]) -> None:
+        own = {name: value for name, value in kept.items() if name not in ("step", "earlier")}
+        super().resume(own)
+        self.restart(kept["step"])
+        self._earlier = [x.numpy().copy() for x in kept["earlier"]]
 
 
 class Ahead:

@@ -123,19 +123,29 @@ class Partition:
 class PoissonSampler:
     """Each example joins each mini-batch by its own coin; its auxiliary is drawn at random.
 
+    With several `groups`, step t is for the examples of group t mod `groups` alone.
     With `per_example` every sampled example is an auxiliary of its own. Nothing is truncated, dealt
     into equal groups or skipped: batches and auxiliaries may be empty.
     """
 
     examples: int
-    rate: float  # q
+    rate: float  # of the examples whose turn it is
     auxiliaries: int  # K
     per_example: bool
     source: Randomness
     absent: np.ndarray | None = None  # examples that never take part
+    groups: int = 1  # that take turns; an example stays in its own
+    seed: int = 0  # of the groups
+
+    @cached_property
+    def _group(self) -> np.ndarray:
+        """By an example's number alone, so that adding or removing one leaves the others."""
+        return np.random.default_rng((self.seed, 11)).integers(self.groups, size=self.examples)
 
     def batch(self, step: int) -> Assignment:
         coins = self.source.coins(self.examples, self.rate)
+        if self.groups > 1:
+            coins &= self._group == step % self.groups
         chosen = np.flatnonzero(_present(coins, self.absent))
         if self.per_example:
             return chosen, (1,) * len(chosen)

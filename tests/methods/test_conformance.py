@@ -32,6 +32,7 @@ from dpdt.models.loss import accuracy, default_loss
 from dpdt.training import run as running
 from dpdt.training.loop import fit, prepare
 from dpdt.training.run import run
+from tests.test_bands import written_out
 from tests.training.interrupted import cut
 
 
@@ -66,6 +67,20 @@ SMALL = {
     ),
     "dpsgd": Small(
         method="dpsgd", options={"noise": 4.0, "optimizer": "adamw"}, empty=RARE, mappings=True
+    ),
+    "dpdt-correlated": Small(
+        method="dpdt",
+        options={
+            "noise": 0.5, "clip": 2.0, "lr": 0.3, "penalty": 1.0, "averaging": 0.5,
+            "sampling": "cyclic-poisson", "noise_bands": 2,
+        },
+        empty=RARE,
+        mappings=True,
+    ),
+    "dpsgd-correlated": Small(
+        method="dpsgd",
+        options={"noise": 4.0, "sampling": "partition", "noise_bands": 2},
+        mappings=True,
     ),
     "gep": Small(method="gep", options={"noise": 4.0, "directions": 3}, empty=RARE),
     "pate": Small(
@@ -529,7 +544,7 @@ def test_noise_has_the_scale_of_the_setting(name, monkeypatch):
     found, standard = releases(monkeypatch), []
     while sum(map(len, standard)) < 400:
         _, step, loader = begin(name)
-        before = len(standard)
+        run = []
         for batch in loader:
             found.clear()
             step(batch)
@@ -541,8 +556,13 @@ def test_noise_has_the_scale_of_the_setting(name, monkeypatch):
             scales = sigma[sigma > 0].unique_consecutive()
             told = torch.tensor(step.plan.at(batch.step).noise, dtype=torch.float64)
             assert scales.tolist() == told.unique_consecutive().tolist()
-            standard.append(added[sigma > 0] / sigma[sigma > 0])
-        assert len(standard) > before
+            run.append(added[sigma > 0] / sigma[sigma > 0])
+        assert run
+        header = step.plan.header
+        if len(header.coefficients) > 1:  # what it was before steps were correlated
+            inverse = torch.from_numpy(written_out(header.coefficients, header.horizon))
+            run = [inverse @ torch.stack(run)]
+        standard += [draws.flatten() for draws in run]
     assert 0.85 < float(torch.cat(standard).std()) < 1.2
 
 

@@ -12,6 +12,7 @@ from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Measurem
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.accounting.paper import Paper, PaperPerBlock
 from dpdt.accounting.several import Total, together
+from dpdt.bands import MOST
 from dpdt.errors import InputError
 from dpdt.ledger import Header, Ledger, Setting
 
@@ -106,10 +107,36 @@ def check_ledger(ledger: Ledger) -> None:
             raise InputError(f"the ledger has {name} {getattr(header, name)}; it must be 1 or more")
     if not 0.0 < header.rate <= 1.0:
         raise InputError(f"the ledger has a rate of {header.rate}; it must be above 0, up to 1")
+    _check_noise(ledger)
     for name in ("gradient_bound", "smoothness", "weight_decay", "auxiliary_weight_decay"):
         _check_number(name, getattr(header, name) or 0.0)
     for setting in {run.setting for run in ledger.runs}:
         _check_setting(setting, header)
+
+
+def _check_noise(ledger: Ledger) -> None:
+    """Refuse coefficients of correlated noise, and groups of examples, that no run can have."""
+    header = ledger.header
+    first, *rest = header.coefficients or (0.0,)
+    if not (first > 0 and all(c >= 0 and math.isfinite(c) for c in header.coefficients)):
+        raise InputError(
+            f"the ledger has the coefficients {list(header.coefficients)}; the first must be above "
+            "0, and none below"
+        )
+    if rest and not ledger.reached <= header.horizon:
+        raise InputError(
+            f"the ledger has {ledger.reached} steps; its correlated noise was made for "
+            f"{header.horizon}"
+        )
+    if max(header.groups, len(header.coefficients)) > MOST:
+        raise InputError(
+            f"the ledger has more than {MOST} bands or groups, the most that are known"
+        )
+    if header.groups < 1 or (header.groups > 1 and header.sampling != "poisson"):
+        raise InputError(
+            f"the ledger has {header.groups} groups with sampling {header.sampling}; groups are "
+            "1 or more, and take turns under poisson alone"
+        )
 
 
 def _check_setting(setting: Setting, header: Header) -> None:

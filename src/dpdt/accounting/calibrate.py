@@ -44,11 +44,13 @@ def calibrate(
     accountant: Accountant | None = None,
     kinds: Collection[str] | None = None,
     claimed: bool = False,
+    tolerance: float = TOLERANCE,
 ) -> float:
     """The factor on the noise for which the accountant says `epsilon`, by bisection.
 
     An accountant that is not valid for the run is refused. With `claimed` it is asked all the same,
-    and the target is met by its claim alone. Runs are never calibrated so.
+    and the target is met by its claim alone. Runs are never calibrated so. The target is met from
+    below, within the `tolerance`, as a share.
 
     Guarantees: with the returned factor the accountant's ε is at most the target.
     """
@@ -89,7 +91,7 @@ def calibrate(
             f"privacy.epsilon: this run spends less than {epsilon} with any noise; "
             "it trains on nothing"
         )
-    return math.exp(_closest(epsilon, spent, low, high))
+    return math.exp(_closest(epsilon, spent, low, high, tolerance))
 
 
 # Below, ε is a function of the logarithm of the factor, and falls as the factor grows.
@@ -116,15 +118,17 @@ def around(
     return low, high
 
 
-def _closest(target: float, spent: Callable[[float], float], low: float, high: float) -> float:
+def _closest(
+    target: float, spent: Callable[[float], float], low: float, high: float, tolerance: float
+) -> float:
     """A place between `low` and `high` that meets the target within the tolerance, by bisection.
 
     log ε is nearly straight. So every other split is where a line would meet the target.
     """
     straight = True
-    while spent(high) < target * (1.0 - TOLERANCE) and high - low > 1e-12:
+    while spent(high) < target * (1.0 - tolerance) and high - low > 1e-12:
         above, below = math.log(spent(low)), math.log(max(spent(high), 1e-12))
-        share = (above - math.log(target * (1.0 - TOLERANCE / 2))) / (above - below)
+        share = (above - math.log(target * (1.0 - tolerance / 2))) / (above - below)
         inside = straight and math.isfinite(share) and 0.0 < share < 1.0
         middle = low + (high - low) * (share if inside else 0.5)
         low, high = (middle, high) if spent(middle) > target else (low, middle)

@@ -20,7 +20,8 @@ by C. The step is accounted by the privacy-loss distributions of dp-accounting u
 Where every example is its own contribution, replace-one holds too: dp-accounting's relation of that
 name takes an absent example to contribute 0, which is then true. Where the rate is 1, all take part
 in every step, and a step is a Gaussian mechanism again: μ_t² add up, and no distribution is needed.
-How costs add up, over steps and over runs, is in cost.py.
+How costs add up, over steps and over runs, is in cost.py. What noise that is correlated over steps
+does to a record is in matrix.py.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dpdt.accounting import matrix
 from dpdt.accounting.cost import Cost
 from dpdt.accounting.gaussian import squared
 from dpdt.accounting.guarantee import Condition, Guarantee, common_conditions
@@ -80,6 +82,13 @@ class Composition:
             return f"Poisson sampling protects single examples; the unit is {header.unit}"
         if header.relation == "replace-one" and not header.per_example:
             return "under Poisson sampling of shared auxiliaries only add-remove is accounted"
+        if len(header.coefficients) > header.groups:
+            return (
+                f"noise of {len(header.coefficients)} bands needs as many groups of examples that "
+                f"take turns; this run has {header.groups}"
+            )
+        if header.relation == "replace-one" and header.groups > 1:
+            return "where groups of examples take turns only add-remove is accounted"
         return None
 
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:
@@ -114,6 +123,8 @@ def composed_mu(ledger: Ledger) -> float:
     """The Gaussian-DP parameter of a whole run with a fixed partition."""
     header = ledger.header
     squares = [squared_mu(run.setting, header) for run in ledger.runs]
+    if len(header.coefficients) > 1:
+        return matrix.composed_mu(ledger, squares)
     if header.memory == "auxiliary" or header.unit != "example":
         return math.sqrt(sum(s * r.steps for s, r in zip(squares, ledger.runs, strict=True)))
     runs = [
@@ -176,6 +187,8 @@ def cost_of(ledger: Ledger, relation: str) -> Cost:
     if header.sampling == "partition":
         return Cost(mu=composed_mu(ledger))
     squares = [squared_mu(run.setting, header) for run in ledger.runs]
+    if header.groups > 1:
+        return matrix.cost_of_groups(ledger, squares, relation)
     total = sum(s * r.steps for s, r in zip(squares, ledger.runs, strict=True))
     everyone = math.sqrt(total) * (2.0 if replaced and header.per_example else 1.0)
     if header.rate >= 1.0 or (replaced and not header.per_example):

@@ -96,9 +96,11 @@ class Accountant(Protocol):
 
 def unless_algorithm_1(header: Header) -> str | None:
     """Why a bound on Algorithm 1 has nothing to say of a run."""
-    if header.method == "dpdt":
-        return None
-    return f"the bound is about Algorithm 1; this run is {header.method}"
+    if header.method != "dpdt":
+        return f"the bound is about Algorithm 1; this run is {header.method}"
+    if len(header.coefficients) > 1:
+        return "the bound is for noise that is independent over steps; this run's is correlated"
+    return None
 
 
 def unless_partition(header: Header) -> str | None:

@@ -92,7 +92,7 @@ class Decoupled(Single):
                 )
         self.noise = noise or Randomness()
         own = len(self.world.share_of(recipe.auxiliaries))
-        self.memory = memory.make(recipe.memory, self.layout, recipe.preconditioner, own)
+        self.memory = memory.make(recipe, self.layout, own)
         self.steps = 0
         # An exponential average of the published iterates, corrected for its start.
         self.average = self.layout.gather().zero_() if recipe.averaging else None

@@ -26,6 +26,7 @@ from dpdt.algorithm.auxiliary import Tally, clip_, contribution_, move_, scaled_
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.observed import Moves
 from dpdt.algorithm.preconditioner import Preconditioner
+from dpdt.algorithm.recipe import Recipe
 from dpdt.algorithm.scaled import Scaled
 
 
@@ -175,10 +176,13 @@ class NoMemory:
 
 
 class SharedMemory:
-    """One π and one V, functions of what was published and therefore free of privacy cost."""
+    """One π and one V, functions of what was published and therefore free of privacy cost.
 
-    def __init__(self, layout: Layout, preconditioner: Preconditioner):
-        self.layout, self.preconditioner = layout, preconditioner
+    π is clipped like a contribution, as in Algorithm 1, if it is `bounded`. Else π̂ = π.
+    """
+
+    def __init__(self, layout: Layout, preconditioner: Preconditioner, *, bounded: bool = True):
+        self.layout, self.preconditioner, self.bounded = layout, preconditioner, bounded
         self.multiplier = torch.zeros(layout.size, dtype=layout.dtype, device=layout.device)
         self.second_moment = torch.zeros_like(self.multiplier) if preconditioner.stateful else None
 
@@ -203,7 +207,7 @@ class SharedMemory:
     def moves(self, rows: slice, gradient: Tensor, step: StepValues) -> Moves:
         """As if each auxiliary had the one π: the mean of these is the step without its noise."""
         before, clipped = self.multiplier.unsqueeze(0), self.multiplier.unsqueeze(0).clone()
-        clip_(self.layout, clipped, self.layout.norms(clipped), step.clip)
+        self._clip_(clipped, step)
         moves = _bounded(self.layout, self._scaled_(gradient, step), step.penalty, step)
         return replace(
             moves,
@@ -220,6 +224,10 @@ class SharedMemory:
             lr=step.lr,
         )
 
+    def _clip_(self, row: Tensor, step: StepValues) -> None:
+        if self.bounded:
+            clip_(self.layout, row, self.layout.norms(row), step.clip)
+
     def _pull(self, clipped: Tensor, inverse: Tensor | None, step: StepValues) -> Tensor:
         """ηV(π̂ + weight decay · θ)."""
         pull = clipped if step.decay is None else clipped + step.decay
@@ -228,8 +236,7 @@ class SharedMemory:
     def publish(self, noisy: Tensor, step: StepValues) -> Tensor:
         rho, multiplier = float(step.penalty), self.multiplier
         inverse = self._inverse(step)
-        row = multiplier.unsqueeze(0)
-        clip_(self.layout, row, self.layout.norms(row), step.clip)  # π̂
+        self._clip_(multiplier.unsqueeze(0), step)  # π̂
         u = noisy / (2.0 * rho) + self._pull(multiplier, inverse, step)
         direction = 2.0 * rho * u - multiplier
         multiplier.sub_(u, alpha=rho)
@@ -263,11 +270,11 @@ def _named(**tensors: Tensor | None) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def make(name: str, layout: Layout, preconditioner: Preconditioner, auxiliaries: int) -> Memory:
-    """The memory called `name`."""
-    match name:
+def make(recipe: Recipe, layout: Layout, auxiliaries: int) -> Memory:
+    """The memory that a recipe asks for."""
+    match recipe.memory:
         case "auxiliary":
-            return AuxiliaryMemory(layout, preconditioner, auxiliaries)
+            return AuxiliaryMemory(layout, recipe.preconditioner, auxiliaries)
         case "shared":
-            return SharedMemory(layout, preconditioner)
+            return SharedMemory(layout, recipe.preconditioner, bounded=recipe.bounded)
     return NoMemory(layout)

@@ -27,6 +27,7 @@ class Recipe:
     noise_schedule: Schedule = Constant()
     penalty_schedule: tuple[Schedule, ...] = (Constant(),)  # one for all, or one for each
     memory: str = "shared"
+    bounded: bool = True  # the shared multiplier is clipped, as in Algorithm 1
     preconditioner: Preconditioner = field(default_factory=Preconditioner)
     regularizer: str = "l2"
     weight_decay: float = 0.0  # λ, in the proximal step on θ

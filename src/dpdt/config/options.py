@@ -40,6 +40,8 @@ class Options(TypedDict, total=False):
     dataset: str | None
     noise_seed: int | None
     # several methods
+    sampling: Literal["partition", "poisson", "cyclic-poisson"]
+    noise_bands: int | Auto
     lr: float | Auto
     clip: float | Mapping[str, float]
     noise: float | Mapping[str, float] | None
@@ -49,7 +51,6 @@ class Options(TypedDict, total=False):
     # dpdt
     auxiliaries: int | Literal["per-example"]
     memory: Literal["auxiliary", "shared", "none"]
-    sampling: Literal["partition", "poisson"]
     reshuffle: bool
     preconditioner: Literal["identity", "rmsprop", "adam", "public", "auto"]
     preconditioner_decay: float | None

@@ -93,6 +93,8 @@ def header_of(record: dict[str, Any]) -> Header:
     values = _fields(Header, record)
     if not values["blocks"]:
         raise ValueError("there are no blocks")
+    if "coefficients" in values:
+        values["coefficients"] = tuple(float(c) for c in values["coefficients"])
     values["blocks"] = tuple(Block(**_fields(Block, block)) for block in values["blocks"])
     return Header(**values)
 

@@ -57,7 +57,10 @@ class Header:
     relation: str  # replace-one | add-remove
     blocks: tuple[Block, ...]
     per_example: bool = False  # every contribution belongs to one example, by construction
-    rate: float = 1.0  # q, the probability that an example joins a mini-batch (poisson)
+    rate: float = 1.0  # the probability that an example joins a mini-batch of its group (poisson)
+    groups: int = 1  # examples are in as many groups, which take turns (poisson)
+    coefficients: tuple[float, ...] = (1.0,)  # c of the noise; more than one: correlated (bands.py)
+    horizon: int = 0  # T, the number of steps that correlated noise is made for
     reshuffle: bool = False  # an example's mini-batch changes from epoch to epoch
     preconditioner: str = "identity"
     regularizer: str = "none"

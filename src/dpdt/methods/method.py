@@ -74,6 +74,7 @@ class Method:
     lr: Any
     noise: Any = None
     granularity: str = "model"  # what is one block
+    noise_bands: Any = 1  # over how many steps noise is correlated
 
     private: ClassVar[bool] = True  # has noise, and so a guarantee
     needs_public: ClassVar[bool] = False  # cannot run without public examples

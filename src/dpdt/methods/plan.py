@@ -17,17 +17,20 @@ import numpy as np
 
 from dpdt.accounting import by_name, check_delta
 from dpdt.accounting.calibrate import calibrate
+from dpdt.accounting.composition import Composition
 from dpdt.algorithm.recipe import Recipe
+from dpdt.bands import NONE, Smoothing
 from dpdt.errors import InputError
 from dpdt.fields import AUTO
 from dpdt.lattice import on_lattice
 from dpdt.ledger import Header, Ledger, Setting, Stretch
-from dpdt.methods import rate
+from dpdt.methods import bands, rate
 from dpdt.methods.method import Training
 from dpdt.methods.problem import Problem
 from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
 
+ROUGHLY = 0.005  # how near ε must come to its target where numbers of bands are compared
 LEAST, MOST = 1e-100, 1e100  # numbers whose squares float64 can hold
 
 
@@ -46,6 +49,7 @@ class Plan:
     recipe: Recipe | None = None
     equal: tuple[tuple[Setting, int], ...] = ()  # a setting, and for how many steps
     shards: int | None = None  # mini-batches are shards of this number of teachers
+    smoothing: Smoothing = NONE  # what the method makes of its steps
 
     @cached_property
     def runs(self) -> tuple[tuple[Setting, int], ...]:
@@ -92,7 +96,7 @@ class Plan:
         Clip and noise stay as they are, so what is guaranteed does not change.
         """
         assert self.recipe is not None
-        noise = self.recipe.noise[0]
+        noise = self.recipe.noise[0] * bands.relief(self)
         return self.at_rate(rate.fitting(noise, self.steps, reach, linear=linear))
 
     def at_rate(self, lr: float) -> Plan:
@@ -121,6 +125,8 @@ class Plan:
                 per_example=header.per_example,
                 source=source,
                 absent=absent,
+                groups=header.groups,
+                seed=seed,
             )
         return Partition(
             examples=header.examples,
@@ -168,8 +174,31 @@ def decide(training: Training, problem: Problem) -> Plan:
             f"data.public: {method.name} needs public examples; give their number, or public=… in "
             "Python"
         )
-    plan = _calibrated(method.plan(problem, replace(training, method=method)))
+    plan = _calibrated(_banded(method.plan(problem, replace(training, method=method))))
     return plan.tuned() if method.lr == AUTO else plan
+
+
+def _banded(plan: Plan) -> Plan:
+    """The plan with noise that is correlated over the number of steps that is asked for, or best.
+
+    What is best follows from public numbers, by the noise that each number of bands needs.
+    """
+    training = plan.training
+    number = training.method.noise_bands
+    if number == AUTO:
+        privacy = training.privacy
+        assert privacy.epsilon is not None  # else refused beforehand
+        target = (privacy.epsilon, privacy.delta)
+
+        def noise(tried: Plan) -> float:
+            return calibrate(
+                tried.ledger(), *target, accountant=Composition(coarse=True), tolerance=ROUGHLY
+            )
+
+        number = bands.chosen(plan, noise)
+        method = replace(training.method, noise_bands=number)  # type: ignore[type-var]
+        plan = replace(plan, training=replace(training, method=method))
+    return bands.banded(plan, int(number))
 
 
 def _calibrated(plan: Plan) -> Plan:

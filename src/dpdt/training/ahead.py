@@ -55,9 +55,9 @@ class Draws:
             yield torch.from_numpy(self.look(number + ahead, step).indices), step
 
     def move(self) -> None:
-        """The run goes on at another step. Coins that were tossed are used there."""
-        if not isinstance(self.sampler, PoissonSampler):  # a partition depends on the step
-            self._ahead.clear()
+        """The run goes on at another step. Coins that were tossed are used there if they can be."""
+        if not (isinstance(self.sampler, PoissonSampler) and self.sampler.groups == 1):
+            self._ahead.clear()  # who takes part depends on the step
 
     def secrets(self) -> dict[str, Any]:
         """The coins from the next draw on. As secret as the data."""

@@ -27,7 +27,6 @@ from dpdt.methods.method import Job, Training
 from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
 from dpdt.models.loss import accuracy, default_loss
-from dpdt.noise import Randomness
 from dpdt.training import earlier
 from dpdt.training.ahead import Draws
 from dpdt.training.augment import Augment
@@ -37,6 +36,7 @@ from dpdt.training.loader import Loader
 from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
 from dpdt.training.ready import Ready, identity_of, sealed
 from dpdt.training.step import Step
+from dpdt.training.streams import streams
 from dpdt.training.tally import Tally
 from dpdt.weights import storable
 
@@ -123,7 +123,7 @@ def _prepared(
     learner, data, plan = ready.learner, ready.data, ready.plan
     if (pulls := given.get("pulls")) is not None:
         learner, data, loss = pulls.plant(learner, data, loss, plan)
-    noise, coins = _streams(training, world)
+    noise, coins = streams(plan, world)
     sampler = plan.sampler(source=coins, users=users, absent=given.get("absent"))
     if local and users is not None:
         sampler = own_users(world, sampler, users)
@@ -205,14 +205,6 @@ def _training(using: Training | None, settings: Any) -> Training:
             "give one or the other"
         )
     return using
-
-
-def _streams(training: Training, world: World) -> tuple[Randomness, Randomness]:
-    """Separate streams for noise and sampling, the same on all ranks."""
-    seed = training.privacy.noise_seed
-    seeds = (None, None) if seed is None else (2 * seed, 2 * seed + 1)
-    noise, coins = (Randomness(s, from_first=world.from_first) for s in seeds)
-    return noise, coins
 
 
 def train(

@@ -19,9 +19,12 @@ from dpdt.config import Config, problem_of
 from dpdt.config.planning import check_canaries
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
+from dpdt.fields import AUTO
 from dpdt.files import CannotWrite
 from dpdt.ledger import Ledger
+from dpdt.methods import bands
 from dpdt.methods.canaries import Planted, Wanted
+from dpdt.methods.plan import Plan
 from dpdt.ram import gigabytes
 from dpdt.runs import Run
 from dpdt.training import device
@@ -213,7 +216,7 @@ def _run(
             refuse_changes(path, state["depends"], depends)
         if world.first:
             approve(expected(step, folder, state, depends))
-            _say_size(config)
+            _say_size(config, step.plan)
         if world.first and not resume:
             folder = Run.create(path, config)
             held.enter_context(folder.locked())
@@ -257,8 +260,17 @@ def _fit(ready: Assembled, step: Step, loader: Loader, recorder: Recorder) -> bo
     return True
 
 
-def _say_size(config: Config) -> None:
-    """Say how much memory the auxiliaries' state takes, if it is much."""
+def _say_size(config: Config, plan: Plan) -> None:
+    """Say how much memory the state takes, if it is much, and what was chosen for the noise."""
+    number, earlier = plan.training.method.noise_bands, bands.memory(plan)
+    if earlier and (config.method.noise_bands == AUTO or earlier >= NOTABLE):
+        print(
+            f"noise is correlated over {number} steps; {gigabytes(earlier)} of earlier noise "
+            "are kept",
+            file=sys.stderr,
+        )
+    elif config.method.noise_bands == AUTO:
+        print("noise is independent over steps, which is best here", file=sys.stderr)
     problem = problem_of(config)
     size = config.method.state_size(problem, config.train)
     if size >= NOTABLE:

@@ -81,6 +81,7 @@ class Step(Single):
         with self._turns.step(), self._voiding():
             own = self.loader.used(batch, self.engine.steps)
             self._refuse_other_weights()
+            self.noise.begin(own.step)
             with repeatable(self.loader.device):
                 result = self.engine.step(own, self.plan.at(own.step))
             self._settle()
@@ -218,9 +219,7 @@ class Step(Single):
                 self.run = state["run"]
                 self.writer.adopt(runs)
             elif state["run"] != self.run or not begins_with(ledger.runs, runs):
-                raise InputError(
-                    "the state belongs to another run than the one that was begun here"
-                )
+                raise InputError("the state belongs to another run than was begun here")
             else:
                 self._refuse_going_back()
             for what in state["exports"]:
@@ -295,5 +294,6 @@ class Step(Single):
         runs = runs_of(state)
         if runs and self.plan.training.method.lr == AUTO:  # measured when the run began
             self.plan = self.plan.at_rate(runs[-1].setting.lr)
+        self.noise.restart(self.engine.steps)
         self.loader.move(self.engine.steps)
         self._settle()

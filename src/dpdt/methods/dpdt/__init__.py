@@ -12,6 +12,7 @@ from dpdt.algorithm.blocks import GRANULARITIES
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.proximal import REGULARIZERS
 from dpdt.algorithm.recipe import Recipe
+from dpdt.bands import Smoothing
 from dpdt.errors import InputError
 from dpdt.fields import (
     AUTO,
@@ -31,6 +32,7 @@ from dpdt.fields import (
 )
 from dpdt.ledger import Header, Setting
 from dpdt.methods import rate
+from dpdt.methods.bands import SAMPLINGS, kind_of, noise_bands
 from dpdt.methods.dpdt.checks import check
 from dpdt.methods.method import Engine, Job, Method, Training
 from dpdt.methods.plan import Plan
@@ -70,7 +72,8 @@ class Dpdt(Method):
         lambda v: v == PER_EXAMPLE or (is_integer(v) and v >= 1),
     )
     memory: str = choice("shared", MEMORIES)
-    sampling: str = choice("poisson", ("partition", "poisson"))
+    sampling: str = choice("poisson", SAMPLINGS)
+    noise_bands: int | str = noise_bands()
     reshuffle: bool = flag(False)
     preconditioner: str = choice(AUTO, (*DECAYS, PUBLIC, AUTO))
     preconditioner_decay: float | None = number(None, most=0.999999)
@@ -137,7 +140,7 @@ class Dpdt(Method):
         """K: as given, or as many as a mini-batch has examples."""
         if not self.per_example:
             return int(self.auxiliaries)
-        if self.sampling == "poisson":
+        if self.sampling != "partition":
             return train.batch_size
         return math.ceil(problem.examples / train.batches(problem.examples))
 
@@ -173,12 +176,12 @@ class Dpdt(Method):
             auxiliaries=recipe.auxiliaries,
             batches=batches,
             memory=self.memory,
-            sampling=self.sampling,
+            sampling=kind_of(self.sampling),
             unit=training.privacy.unit,
             relation=self.relation(training.privacy),
             blocks=blocks.blocks,
             per_example=self.per_example,
-            rate=train.batch_size / problem.examples if self.sampling == "poisson" else 1.0,
+            rate=1.0 if self.sampling == "partition" else train.batch_size / problem.examples,
             reshuffle=self.reshuffle,
             preconditioner=self.preconditioner,
             regularizer=recipe.regularizer,
@@ -197,7 +200,16 @@ class Dpdt(Method):
             recipe=recipe,
             header=header,
             epochs=train.epochs,
+            smoothing=self._smoothing(recipe),
         )
+
+    def _smoothing(self, recipe: Recipe) -> Smoothing:
+        """What memory makes of published steps: with β = 1 − ρη, (1 − x/2)/(1 − βx)."""
+        if self.memory == "none":
+            return Smoothing(averaging=recipe.averaging)
+        forgotten = recipe.lr * sum(recipe.penalty) / len(recipe.penalty)
+        momentum = min(max(0.0, 1.0 - forgotten), 0.999)
+        return Smoothing(momentum=momentum, lead=0.5, averaging=recipe.averaging)
 
     def _recipe(
         self, auxiliaries: int, clip: tuple[float, ...], noise: tuple[float, ...], steps: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpdt.fields import AUTO, PUBLIC, is_integer
+from dpdt.methods.bands import CYCLIC, refusals
 from dpdt.methods.method import refuse
 from dpdt.methods.schedules import LANGEVIN, schedule_of
 from dpdt.methods.settings import PrivacySettings, TrainSettings
@@ -83,7 +84,7 @@ def _check_memory(method: Dpdt) -> None:
 
 
 def _check_sampling(method: Dpdt, privacy: PrivacySettings) -> None:
-    poisson = method.sampling == "poisson"
+    poisson = method.sampling != "partition"
     refuse(
         (
             poisson and method.memory == "auxiliary",
@@ -109,6 +110,18 @@ def _check_sampling(method: Dpdt, privacy: PrivacySettings) -> None:
             poisson and method.reshuffle,
             "method.reshuffle: poisson sampling draws anew at every step; leave it false",
         ),
+        (
+            method.sampling == CYCLIC and privacy.relation == "replace-one",
+            f"privacy.relation: {CYCLIC} sampling is accounted under add-remove, found "
+            "'replace-one'",
+        ),
+        (
+            method.noise_bands != 1
+            and (method.memory == "auxiliary" or method.reshuffle or privacy.unit != "example"),
+            "method.noise_bands: correlated noise needs examples whose steps are known beforehand: "
+            "memory 'shared' or 'none', unit 'example' and reshuffle false; else give 1",
+        ),
+        *refusals(method.sampling, method.noise_bands, privacy.epsilon),
     )
 
 
@@ -118,7 +131,6 @@ def _check_rule(method: Dpdt, privacy: PrivacySettings) -> None:
         return
     needed = (
         ("auxiliaries", method.auxiliaries, "per-example"),
-        ("sampling", method.sampling, "poisson"),
         ("memory", method.memory, "shared"),
         ("granularity", method.granularity, "model"),
         ("penalty", method.penalty, AUTO),

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpdt.fields import choice, named, number, positive
 from dpdt.methods import sampled
-from dpdt.methods.method import Engine, Job, Method, Training
+from dpdt.methods.bands import SAMPLINGS, kind_of, noise_bands, refusals
+from dpdt.methods.method import Engine, Job, Method, Training, refuse
 from dpdt.methods.plan import Plan
 from dpdt.methods.problem import Problem
+from dpdt.methods.settings import PrivacySettings, TrainSettings
+
+ADAM = 0.9  # the momentum of AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dpsgd(Method):
-    """DP-SGD: Poisson sampling, one example a contribution."""
+    """DP-SGD: Poisson sampling unless said otherwise, one example a contribution."""
 
     name: str = named("dpsgd")
     clipping: str = choice("flat", ("flat", "layer", "automatic"))
     clip: float = positive(1.0)  # of an example's whole gradient
     stability: float = positive(0.01)  # γ of automatic clipping
     noise: float | None = number(None)  # the noise multiplier, in units of clip
+    sampling: str = choice("poisson", SAMPLINGS)
+    noise_bands: int | str = noise_bands()
     optimizer: str = choice("sgd", ("sgd", "adamw"))
     lr: float = positive(0.1)
     momentum: float = number(0.9, most=0.999999)
@@ -27,7 +33,31 @@ class Dpsgd(Method):
 
     def plan(self, problem: Problem, training: Training) -> Plan:
         blocks = problem.blocks(self.granularity).blocks
-        return sampled.plan(training, problem, blocks, (self.clip,))
+        return sampled.plan(
+            training,
+            problem,
+            blocks,
+            (self.clip,),
+            momentum=self.momentum if self.optimizer == "sgd" else ADAM,
+            sampling=kind_of(self.sampling),
+        )
+
+    def check(self, train: TrainSettings, privacy: PrivacySettings) -> None:
+        refuse(
+            *refusals(self.sampling, self.noise_bands, privacy.epsilon),
+            (
+                self.sampling == "partition" and privacy.relation == "add-remove",
+                "privacy.relation: with a fixed partition it is replace-one; to add or remove an "
+                "example would re-partition the others, found 'add-remove'",
+            ),
+        )
+        if self.sampling == "partition":
+            privacy = replace(privacy, relation=None)
+        super().check(train, privacy)
+
+    def relation(self, privacy: PrivacySettings) -> str:
+        """With a fixed partition replace-one, else add-remove."""
+        return "replace-one" if self.sampling == "partition" else "add-remove"
 
     def engine(self, job: Job) -> Engine:
         from dpdt.methods.dpsgd.engine import DpsgdEngine
