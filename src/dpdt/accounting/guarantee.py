@@ -68,6 +68,13 @@ class Measurement:
         return f"ε ≥ {number:9} measured  {self.how}, {self.confidence:.0%} confidence"
 
 
+NOT_OF_A_TUNE = Condition(
+    text="the run was not chosen among others",
+    holds=False,
+    why="it is the best of several runs on the same data, and the bound is about one",
+)
+
+
 class Accountant(Protocol):
     """One way to an ε.
 
@@ -130,6 +137,7 @@ def common_conditions(accountant: Accountant, ledger: Ledger) -> tuple[Condition
             "the ledger has no such record",
             ledger.voids[0] if ledger.voids else "",
         ),
+        *([] if ledger.tuned is None or accountant.name == "composition" else [NOT_OF_A_TUNE]),
     )
 
 
@@ -155,6 +163,7 @@ class Privacy:
     observer: str = "last iterate"
     measured: Measurement | None = None
     closed: bool = True
+    chosen: str = ""  # how the run was chosen, if it is the best of several
 
     @property
     def proven(self) -> Guarantee | None:
@@ -195,6 +204,7 @@ class Privacy:
             "steps": self.steps,
             "epochs": self.epochs,
             "closed": self.closed,
+            **({"tuned": self.chosen} if self.chosen else {}),
             "guarantees": [
                 {
                     "accountant": g.accountant,
@@ -238,6 +248,8 @@ class Privacy:
         lines += [_claim(g) for g in others if not g.valid]
         if all:
             lines += [_nothing(g) for g in self.guarantees if not g.applies]
+        if self.chosen:
+            lines.append(f"tuned         ε is that of the whole tune: {self.chosen}")
         if self.measured:
             lines.append(str(self.measured))
         if not self.closed:

@@ -20,7 +20,7 @@ from dpdt.config.planning import check_canaries
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.files import CannotWrite
-from dpdt.ledger import Ledger
+from dpdt.ledger import Ledger, Tuned
 from dpdt.methods.canaries import Planted, Wanted
 from dpdt.ram import gigabytes
 from dpdt.runs import Run
@@ -167,6 +167,7 @@ def run(
     world: World | None = None,
     approve: Callable[[Ledger], None] = lambda ledger: None,
     kept: Callable[[Outcome], None] | None = None,
+    tuned: Tuned | None = None,
 ) -> Outcome:
     """Train as configured, on `examples` if they are at hand already.
 
@@ -176,7 +177,7 @@ def run(
     An interrupt ends the run early. It leaves a checkpoint, and a folder that accounts for what was
     done. With `resume` the run goes on from there: bit for bit, or with fresh noise if the number
     of ranks is another. Of several ranks only rank 0 has the folder. `kept` keeps what a finished
-    run came to, while the run can still be resumed.
+    run came to, while the run can still be resumed. `tuned` is the tune that the run is one of.
     """
     world = world or World.join()
     with world.telling():
@@ -186,7 +187,7 @@ def run(
                 "them out"
             )
         show = show_progress and world.first
-        return _run(config, path, world, show, diagnose, examples, resume, approve, kept)
+        return _run(config, path, world, show, diagnose, examples, resume, approve, kept, tuned)
 
 
 def _run(
@@ -199,6 +200,7 @@ def _run(
     resume: bool,
     approve: Callable[[Ledger], None],
     kept: Callable[[Outcome], None] | None,
+    tuned: Tuned | None,
 ) -> Outcome:
     with ExitStack() as held:
         folder = Run.open(path) if resume and world.first else None
@@ -209,6 +211,7 @@ def _run(
         ready = Assembled.of(config, examples, folder, show_progress=show_progress)
         depends = ready.depends(config, world)
         step, loader = ready.prepare(config, diagnose, overwrite=examples is None, world=world)
+        step.writer.ledger.tuned = tuned
         if state is not None:
             refuse_changes(path, state["depends"], depends)
         if world.first:
