@@ -11,6 +11,7 @@ from dpdt.ledger import Header, Ledger
 
 RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
 NOT_CLOSED = "not closed    the ledger has no end: later steps than these {steps} would cost more"
+NOT_ENDED = "not closed    the tune has not ended; its ε is counted as a whole all the same"
 INFINITE = "the bound is infinite, as it is without noise"
 
 
@@ -253,7 +254,7 @@ class Privacy:
         if self.measured:
             lines.append(str(self.measured))
         if not self.closed:
-            lines.append(NOT_CLOSED.format(steps=self.steps))
+            lines.append(NOT_ENDED if self.chosen else NOT_CLOSED.format(steps=self.steps))
         return "\n".join(lines)
 
     def _unproven(self) -> str:
