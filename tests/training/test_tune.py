@@ -168,6 +168,9 @@ def test_a_run_that_was_begun_cannot_be_made_again(tmp_path, monkeypatch):
         with pytest.raises(Killed):
             tuned(tmp_path / "t")
     private = tmp_path / "t" / "private"
+    second = Run(private / "runs" / "1")
+    with pytest.raises(InputError, match="is one run of a tune"):
+        run(second.config, second.path, show_progress=False, resume=True)
     kept = shutil.copytree(private, tmp_path / "kept")
     shutil.rmtree(private / "runs" / "1")
     with pytest.raises(InputError, match="was begun and is gone"):

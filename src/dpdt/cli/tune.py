@@ -21,6 +21,8 @@ from dpdt.runs.tune import opened
 if TYPE_CHECKING:
     from dpdt.training.tune import Result
 
+RUNS = 8.0
+
 
 @click.command(
     epilog="Example: dpdt tune digits --method dpsgd --try method.lr=0.5,1.8,6 --epsilon 3"
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     help="Values to choose from. May be repeated: all combinations are settings.",
 )
 @click.option("--epsilon", type=float, help="ε of the whole tune; otherwise the configuration's.")
-@click.option("--runs", type=float, default=8.0, show_default=True, help="How many, on average.")
+@click.option("--runs", type=float, help=f"How many, on average; {RUNS:g} unless given.")
 @click.option(
     "--score-noise",
     type=float,
@@ -54,7 +56,7 @@ def command(
     method: str | None,
     tries: tuple[str, ...],
     epsilon: float | None,
-    runs: float,
+    runs: float | None,
     score_noise: float | None,
     public_score: bool,
     out: Path | None,
@@ -76,7 +78,7 @@ def command(
     elif paid:
         raise InputError("--paid: counts for --limit, which is missing")
     if resume:
-        given = (source, overrides, method, tries, epsilon, out, public_score, score_noise)
+        given = (source, overrides, method, tries, epsilon, runs, out, public_score, score_noise)
         if any(given):
             raise InputError(f"--resume {resume}: goes on as the tune began; give nothing else")
     elif public_score and score_noise is not None:
@@ -98,7 +100,7 @@ def command(
         result = tuning.tune(
             candidates(source, overrides, method, tries, target),
             path,
-            runs=runs,
+            runs=RUNS if runs is None else runs,
             noise=0.0 if public_score else score_noise,
             announce=lambda text: click.echo(text, err=True),
             approve=partial(_within, limit, path, paid, chosen.privacy.delta),

@@ -66,17 +66,18 @@ def _choices(text: str) -> list[str]:
         raise ArgumentError(
             "try", f"must look like method.lr=0.1,0.3 (of {', '.join(TRIED)}), found {text!r}"
         )
-    parts, depth, quote = [""], 0, ""
+    parts, depth, quote, lowest = [""], 0, "", 0
     for sign in values:
         if sign in "\"'":
             quote = "" if quote == sign else quote or sign
         elif not quote:
             depth += (sign in "[{") - (sign in "]}")
+            lowest = min(lowest, depth)
         if sign == "," and not (depth or quote):
             parts.append("")
         else:
             parts[-1] += sign
-    if depth or quote or not all(part.strip() for part in parts):
+    if lowest or depth or quote or not all(part.strip() for part in parts):
         raise ArgumentError("try", f"must give values between commas, found {text!r}")
     return [f"{key.strip()}={part.strip()}" for part in parts]
 

@@ -143,6 +143,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "accuracy_spread": stdev(accuracies) if len(accuracies) > 1 else None,
         "seeds": len(records),
         "proven_epsilon": max(proven) if len(proven) == len(found) else None,
+        "relation": records[0]["privacy"]["relation"],
         "claimed_epsilon": max((c for c in claimed if c is not None), default=None),
         "seconds": fmean(r["seconds"] for r in records),
         "peak_memory_mb": max(r["peak_memory_mb"] for r in records),

@@ -207,6 +207,8 @@ def _run(
         if folder is not None:
             held.enter_context(folder.locked())
         state = folder.load_checkpoint() if folder else None
+        if folder is not None and tuned is None and folder.ledger().tuned:
+            raise InputError(f"{path}: is one run of a tune; dpdt tune --resume goes on with all")
         # Everything that can be refused is refused here, before the folder exists.
         ready = Assembled.of(config, examples, folder, show_progress=show_progress)
         depends = ready.depends(config, world)
@@ -237,9 +239,8 @@ def _run(
                 if folder is not None:
                     outcome.keep(folder, ready.model, step, kept)
             except CannotWrite as error:
-                raise InputError(
-                    f"{error}; when it can be, dpdt train --resume {path} goes on"
-                ) from None
+                command = f"dpdt train --resume {path}" if tuned is None else "dpdt tune --resume"
+                raise InputError(f"{error}; when it can be, {command} goes on") from None
         return outcome
 
 
