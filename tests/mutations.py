@@ -3957,8 +3957,8 @@ TUNES = [
     Mutation(
         "accounting/composition.py",
         "the score of a run of a tune is not counted",
-        "mu=1.0 / tuned.noise if tuned.noise else 0.0",
-        "mu=0.0",
+        "costs.add(Cost(mu=1.0 / tuned.noise))",
+        "costs.add(Cost())",
         TUNING,
     ),
     Mutation(

@@ -159,9 +159,11 @@ def test_no_accountant_says_less_than_the_tune(plain):
 
 
 def test_the_score_is_part_of_what_is_counted(plain):
-    found = [account(tuned(plain, noise=noise), DELTA).epsilon for noise in (0.0, 20.0, 3.0)]
-    assert found == sorted(found)
-    assert found[2] > 1.01 * found[0]
+    found = [account(tuned(plain, noise=noise), DELTA).epsilon for noise in (0.0, 20.0, 0.5)]
+    assert found[0] == found[1]  # an example is trained on or scored on, never both
+    assert found[2] > 1.2 * found[0]
+    dear = Cost(tunes=(Tune(runs=5.0, costs=(Cost(mu=2.0),)),))
+    assert found[2] == dear.epsilon("replace-one", DELTA)
 
 
 def test_a_dearer_candidate_counts_although_another_was_chosen(plain):
@@ -210,7 +212,7 @@ def test_other_relations_of_the_total_count_the_candidates_under_it():
     own = account_together([tuned(sampled)], DELTA)
     both = account_together([tuned(sampled), scaled(partition, 1e6)], DELTA)
     assert (own.relation, both.relation) == ("add-remove", "replace-one")
-    assert both.epsilon > 1.3 * own.epsilon  # and the other run costs next to nothing
+    assert both.epsilon > 1.1 * own.epsilon  # and the other run costs next to nothing
 
 
 def test_candidates_that_no_run_has_are_refused(plain):

@@ -21,7 +21,8 @@ Where every example is its own contribution, replace-one holds too: dp-accountin
 name takes an absent example to contribute 0, which is then true. Where the rate is 1, all take part
 in every step, and a step is a Gaussian mechanism again: μ_t² add up, and no distribution is needed.
 How costs add up, over steps and over runs, is in cost.py. A run that is the best of a tune costs
-what the whole tune does: the dearest of its candidates, with the score, counts (tuning.py).
+what the whole tune does: the dearest of its candidates counts (tuning.py). A record that is scored
+on costs what the scores do. Held-out examples are not trained on, so it is one or the other.
 """
 
 from __future__ import annotations
@@ -131,7 +132,9 @@ class Composition:
 
 def words(tuned: Tuned) -> str:
     """How a run was chosen."""
-    score = "on public examples" if not tuned.noise else f"with noise of σ = {tuned.noise:.4g}"
+    score = "on public examples"
+    if tuned.noise:
+        score = f"on examples that none is trained on, with noise of σ = {tuned.noise:.4g}"
     number = len(tuned.candidates)
     return (
         f"the best of a random number of runs (Poisson, mean {tuned.runs:g}), each with one of "
@@ -217,9 +220,10 @@ def cost_of(ledger: Ledger, relation: str) -> Cost:
 
 
 def _cost_of_tune(ledger: Ledger, tuned: Tuned, relation: str) -> Cost:
-    """What a tune does to a record, which may be heard by the training and by the score."""
+    """What a tune does to a record, which is heard either by the training or by the scores."""
     plans = [Ledger(candidate.header, list(candidate.runs)) for candidate in tuned.candidates]
     plans.append(replace(ledger, tuned=None))
-    score = Cost(mu=1.0 / tuned.noise if tuned.noise else 0.0)
-    costs = {Cost.sum([cost_of(plan, relation), score]) for plan in plans}
+    costs = {cost_of(plan, relation) for plan in plans}
+    if tuned.noise:
+        costs.add(Cost(mu=1.0 / tuned.noise))
     return Cost(tunes=(Tune(runs=tuned.runs, costs=tuple(sorted(costs, key=str))),))

@@ -95,7 +95,7 @@ class Tune:
     """The best of a random number of runs, whose mean is `runs`, with any of these costs each."""
 
     runs: float
-    costs: tuple[Cost, ...]  # with that of the score
+    costs: tuple[Cost, ...]  # and that of the score
 
     def divergences(self, relation: str) -> np.ndarray:
         """The Rényi divergences of what leaves."""

@@ -8,7 +8,8 @@ the others are deleted as soon as they have lost.
 
 A score is how many held-out examples a model gets right. Unless these are public, Gaussian noise
 is added, rounded to a whole number: so it moves with the count exactly, and no bit of a float
-tells more. Who is added, removed or replaced moves the count by 1 at most.
+tells more. Who is added, removed or replaced moves the count by 1 at most. Held-out examples are
+none of those that are trained on.
 """
 
 from __future__ import annotations
