@@ -72,6 +72,26 @@ def test_the_bound_covers_the_exact_choice_and_is_not_far_from_it(order, mu, run
         assert found <= (1.2 + 0.08 * runs) * truth
 
 
+@pytest.mark.parametrize("runs", [0.5, 3.0, 10.0])
+def test_a_rare_result_that_is_always_kept_is_as_dear_as_the_bound_says(runs):
+    rare, rarer, order = 1e-3, 1e-6, tuning.ORDERS
+
+    def divergence(p, q):
+        terms = [order * np.log(a) + (1 - order) * np.log(b) for a, b in ((p, q), (1 - p, 1 - q))]
+        return np.logaddexp(*terms) / (order - 1)
+
+    def kept(p):  # the probability that any of the runs has it
+        return math.expm1(-runs * p) / math.expm1(-runs)
+
+    relief = np.exp(tuning.RELIEF)
+    deltas = np.maximum(0.0, np.maximum(rare - relief * rarer, 1 - rarer - relief * (1 - rare)))
+    truth = divergence(kept(rare), kept(rarer))
+    found = tuning.chosen(divergence(rare, rarer), deltas, runs)
+    assert np.all(truth <= found)
+    high = order > 3
+    assert np.all(found[high] < 1.02 * truth[high])
+
+
 def test_more_runs_cost_more_and_one_costs_what_it_does_by_itself():
     found = [bound(Cost(mu=0.5), runs) for runs in (1e-6, 1.0, 3.0, 10.0, 30.0)]
     assert found == sorted(found)

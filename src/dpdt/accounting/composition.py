@@ -134,7 +134,7 @@ def words(tuned: Tuned) -> str:
     """How a run was chosen."""
     score = "on public examples"
     if tuned.noise:
-        score = f"on examples that none is trained on, with noise of σ = {tuned.noise:.4g}"
+        score = f"on examples that are not trained on, with noise of σ = {tuned.noise:.4g}"
     number = len(tuned.candidates)
     return (
         f"the best of a random number of runs (Poisson, mean {tuned.runs:g}), each with one of "

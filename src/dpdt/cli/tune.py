@@ -127,8 +127,10 @@ def _tell(result: Result) -> None:
         click.echo(f"interrupted; dpdt tune --resume {result.path} continues")
         return
     click.echo(f"chosen: {', '.join(result.setting)}")
-    spread = f" ± {result.spread:.4f} of noise" if result.spread else ", without noise"
+    spread = f" ± {result.spread:.4f} of noise" if result.spread else ""
     click.echo(f"score {result.score:.4f}{spread}, on {result.examples} held-out examples")
+    if not result.spread:
+        click.echo("(held-out examples are public, so scores cost nothing; the runs did)")
     click.echo("(the best score of several is too high by chance; how many is secret)")
     click.echo(f"run folder {result.path}\n")
     click.echo(str(result.privacy))
