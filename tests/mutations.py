@@ -4017,9 +4017,113 @@ USED = [
     ),
 ]
 
+TUNING = ("tests/accounting/test_tuning.py",)
+TUNE = ("tests/training/test_tune.py",)
+TUNES = [
+    Mutation(
+        "accounting/tuning.py",
+        "that there are several runs costs nothing",
+        "return divergences + runs * deltas + math.log(mean) / (ORDERS - 1.0)",
+        "return divergences + math.log(mean) / (ORDERS - 1.0)",
+        TUNING,
+    ),
+    Mutation(
+        "accounting/tuning.py",
+        "the mean number of runs is forgotten",
+        "runs * deltas + math.log(mean) / (ORDERS - 1.0)",
+        "runs * deltas",
+        TUNING,
+    ),
+    Mutation(
+        "accounting/tuning.py",
+        "one direction of sampling counts",
+        "pairs = ((up, down), (down, up))",
+        "pairs = ((down, up),)",
+        TUNING,
+    ),
+    Mutation(
+        "accounting/cost.py",
+        "the cheapest setting of a tune counts",
+        "divergences = np.max([cost.divergences(relation)",
+        "divergences = np.min([cost.divergences(relation)",
+        TUNING,
+    ),
+    Mutation(
+        "accounting/cost.py",
+        "a tune beside other runs is lost",
+        "            tunes=tuple(tune for cost in found for tune in cost.tunes),\n",
+        "",
+        TUNING,
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "the score of a run of a tune is not counted",
+        "costs.add(Cost(mu=1.0 / tuned.noise))",
+        "costs.add(Cost())",
+        TUNING,
+    ),
+    Mutation(
+        "accounting/composition.py",
+        "a run that lost its tune is proven like the chosen one",
+        "if ledger.closed and not tuned.chosen:",
+        "if False:",
+        TUNING,
+    ),
+    Mutation(
+        "accounting/guarantee.py",
+        "a bound on the last iterate holds for the best of several runs",
+        'if ledger.tuned is None or accountant.name == "composition" else [NOT_OF_A_TUNE]',
+        "",
+        TUNING,
+    ),
+    Mutation(
+        "ledger/lines.py",
+        "a run that is none of the candidates is taken for one",
+        "if own not in [candidate.header for candidate in candidates]:",
+        "if False:",
+        ("tests/ledger/test_tuned.py",),
+    ),
+    Mutation(
+        "releasing/found.py",
+        "two tunes that began as one count once",
+        "not (earlier.closed or earlier.runs) and ledger.tuned",
+        "ledger.tuned",
+        TUNE,
+    ),
+    Mutation(
+        "training/tune.py",
+        "a run of a tune that was begun is made again",
+        'elif not goes_on and coins["begun"] == number:',
+        "elif False:",
+        TUNE,
+    ),
+    Mutation(
+        "training/tune.py",
+        "scores have no noise",
+        'score = round(accuracy * held_out) + coins["noise"][number]',
+        "score = round(accuracy * held_out)",
+        TUNE,
+    ),
+    Mutation(
+        "training/tune.py",
+        "the ledger of a run does not know of its tune",
+        "        tuned=opening.tuned,\n",
+        "",
+        TUNE,
+    ),
+    Mutation(
+        "runs/tune.py",
+        "runs that have lost stay",
+        "        for name in (RUNS, CANDIDATES):\n",
+        "        for name in (CANDIDATES,):\n",
+        TUNE,
+    ),
+]
+
 MUTATIONS = [
     *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
     *HIDDEN, *RUNS, *DEVICES, *FEATURES, *RANKS, *TAPPED, *USED, *RELEASES,
+    *TUNES,
 ]  # fmt: skip
 
 

@@ -94,6 +94,10 @@ class Randomness(Single):
         """`size` independent uniform draws from 0 … options − 1."""
         return self._here.integers(options, size=size)
 
+    def poisson(self, mean: float) -> int:
+        """A draw from the Poisson distribution."""
+        return int(self._here.poisson(mean))
+
     @property
     def _here(self) -> np.random.Generator:
         self.refuse_fork()

@@ -6,6 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from click.testing import CliRunner
+
+from dpdt import config, data
+from dpdt.cli.main import cli
+from dpdt.training.compare import _configuration, cells
 
 SETS = ["train.epochs=2", "data.limit=300", "train.batch_size=100", "data.public=60"]
 
@@ -33,7 +39,7 @@ def test_every_method_has_its_rows(compared):
     for row in rows:
         assert set(row) == {
             "method", "target_epsilon", "accuracy_mean", "accuracy_spread", "seeds",
-            "proven_epsilon", "claimed_epsilon", "seconds", "peak_memory_mb",
+            "proven_epsilon", "relation", "claimed_epsilon", "seconds", "peak_memory_mb",
         }  # fmt: skip
         assert row["seeds"] == 2
         assert row["peak_memory_mb"] > 50
@@ -114,3 +120,38 @@ def test_bad_input_is_one_sentence(tmp_path, arguments, message):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
+
+
+def test_the_small_cifar10_is_compared_without_switches(tmp_path, monkeypatch):
+    chosen = config.load("cifar10-small", target=3.0)
+    todo = cells(chosen, (), [3.0], 1)
+    assert [cell.method for cell in todo] == ["dpdt", "dpsgd", "plain"]
+    for cell in todo:
+        made = _configuration("cifar10-small", (), cell)
+        plan = config.plan_of(made)  # every run that is to be made can be
+        assert (plan.header.examples, plan.epochs) == (50_000, 5)
+
+    def made_up(name, limit):
+        images, labels = torch.rand(limit + 20, 3, 32, 32), torch.arange(limit + 20) % 10
+        parts = slice(limit), slice(limit, None)
+        return data.Examples(**{
+            part: (images[s], labels[s]) for part, s in zip(("train", "test"), parts, strict=True)
+        })  # fmt: skip
+
+    monkeypatch.setattr(data, "load", made_up)
+    sets = ("data.limit=80", "train.batch_size=40", "train.epochs=1", "privacy.delta=1e-3",
+            "model.width=0.05")  # fmt: skip
+    switches = [a for s in sets for a in ("--set", s)]
+    arguments = [
+        "compare",
+        "cifar10-small",
+        *switches,
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path / "c"),
+    ]
+    done = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    assert done.exception is None, done.exception
+    assert "dpdt replace one, dpsgd add or remove one" in done.output  # which is not the same
+    assert (tmp_path / "c" / "trade-off.png").is_file()

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from dpdt.accounting.composition import Composition
+from dpdt.accounting.composition import Composition, words
 from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Measurement, Privacy
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.accounting.paper import Paper, PaperPerBlock
@@ -67,6 +67,7 @@ def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) ->
         epochs=ledger.epochs,
         guarantees=guarantees,
         closed=ledger.closed,
+        chosen=words(ledger.tuned) if ledger.tuned else "",
     )
 
 
@@ -112,6 +113,8 @@ def check_ledger(ledger: Ledger) -> None:
         _check_number(name, getattr(header, name) or 0.0)
     for setting in {run.setting for run in ledger.runs}:
         _check_setting(setting, header)
+    for candidate in ledger.tuned.candidates if ledger.tuned else ():
+        check_ledger(Ledger(candidate.header, list(candidate.runs)))
 
 
 def _check_noise(ledger: Ledger) -> None:

@@ -21,7 +21,9 @@ Where every example is its own contribution, replace-one holds too: dp-accountin
 name takes an absent example to contribute 0, which is then true. Where the rate is 1, all take part
 in every step, and a step is a Gaussian mechanism again: μ_t² add up, and no distribution is needed.
 How costs add up, over steps and over runs, is in cost.py. What noise that is correlated over steps
-does to a record is in matrix.py.
+does to a record is in matrix.py. A run that is the best of a tune costs what the whole tune does:
+the dearest of its candidates counts (tuning.py). A record that is scored on costs what the scores
+do. Held-out examples are not trained on, so it is one or the other.
 """
 
 from __future__ import annotations
@@ -29,14 +31,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from dpdt.accounting import matrix
-from dpdt.accounting.cost import Cost
+from dpdt.accounting.cost import Cost, Tune
 from dpdt.accounting.gaussian import squared
-from dpdt.accounting.guarantee import Condition, Guarantee, common_conditions
-from dpdt.ledger import Header, Ledger, Setting
+from dpdt.accounting.guarantee import Condition, Guarantee, check, common_conditions
+from dpdt.ledger import Header, Ledger, Setting, Tuned
 
 
 def sensitivities(setting: Setting, header: Header) -> tuple[float, ...]:
@@ -99,13 +102,30 @@ class Composition:
                 holds=True,
                 why="the engine rescales each contribution and divides by K, whatever happens",
             ),
+            *([] if ledger.tuned is None else [self._chosen(ledger, ledger.tuned)]),
+        )
+
+    def _chosen(self, ledger: Ledger, tuned: Tuned) -> Condition:
+        """Whether the run is what a tune was to leave."""
+        headers = [candidate.header for candidate in tuned.candidates]
+        found = [why for header in headers if (why := self.unsupported(header))]
+        if not all(header.private for header in headers):
+            found.append("a run of the tune has a fixed seed, so anyone who knows it can repeat it")
+        if ledger.forks or ledger.repeats:
+            found.append("steps were taken again with other noise, which the tune does not count")
+        if ledger.closed and not tuned.chosen:
+            found.append("this is one of the runs of a tune, and not the one that leaves it")
+        if tuned.noise and ledger.header.unit != "example":
+            found.append(f"the noise on scores covers one example, not one {ledger.header.unit}")
+        return check(
+            "the run was chosen as its tune says", not found, words(tuned), "".join(found[:1])
         )
 
     def guarantee(self, ledger: Ledger, delta: float) -> Guarantee:
         header, mu, epsilon = ledger.header, None, math.inf
         if self.unsupported(header) is None:
             cost = cost_of(ledger, header.relation)
-            mu = cost.mu if header.sampling == "partition" else None
+            mu = cost.mu if header.sampling == "partition" and not ledger.tuned else None
             epsilon = cost.epsilon(header.relation, delta, coarse=self.coarse)
         return Guarantee(
             accountant=self.name,
@@ -117,6 +137,18 @@ class Composition:
             observer="all iterates",
             conditions=self.conditions(ledger),
         )
+
+
+def words(tuned: Tuned) -> str:
+    """How a run was chosen."""
+    score = "on public examples"
+    if tuned.noise:
+        score = f"on examples that are not trained on, with noise of σ = {tuned.noise:.4g}"
+    number = len(tuned.candidates)
+    return (
+        f"the best of a random number of runs (Poisson, mean {tuned.runs:g}), each with one of "
+        f"{number} setting{'s' * (number > 1)} drawn by secret coins, scored {score}"
+    )
 
 
 def composed_mu(ledger: Ledger) -> float:
@@ -183,6 +215,8 @@ def cost_of(ledger: Ledger, relation: str) -> Cost:
     is replaced. A record that is its own contribution is removed, and another added: twice as far.
     With shared auxiliaries, who was drawn may be taken as known, and then sampling counts nothing.
     """
+    if ledger.tuned is not None:
+        return _cost_of_tune(ledger, ledger.tuned, relation)
     header, replaced = ledger.header, relation == "replace-one"
     if header.sampling == "partition":
         return Cost(mu=composed_mu(ledger))
@@ -196,3 +230,13 @@ def cost_of(ledger: Ledger, relation: str) -> Cost:
     steps = zip(squares, ledger.runs, strict=True)
     sampled = tuple((header.rate, math.sqrt(square), run.steps) for square, run in steps)
     return Cost(steps=sampled, everyone=everyone)
+
+
+def _cost_of_tune(ledger: Ledger, tuned: Tuned, relation: str) -> Cost:
+    """What a tune does to a record, which is heard either by the training or by the scores."""
+    plans = [Ledger(candidate.header, list(candidate.runs)) for candidate in tuned.candidates]
+    plans.append(replace(ledger, tuned=None))
+    costs = {cost_of(plan, relation) for plan in plans}
+    if tuned.noise:
+        costs.add(Cost(mu=1.0 / tuned.noise))
+    return Cost(tunes=(Tune(runs=tuned.runs, costs=tuple(sorted(costs, key=str))),))

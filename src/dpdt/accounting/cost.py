@@ -12,6 +12,9 @@ of sensitivity 1 to move by 2, so that what moves by μ has multiplier 2/μ ther
 in float64, which loses or invents some probability at every step. Against 80-bit arithmetic and
 exact tails the error was at most 3e-16 a step. ROUNDOFF, three times as much, is taken off δ for
 each step. A δ of which this is no small part is refused.
+
+What leaves a tune, the best of a random number of runs, has Rényi divergences (tuning.py). Together
+with these, those of all other steps add up.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from dpdt.accounting.gaussian import epsilon_of, squared
+from dpdt.accounting import tuning
+from dpdt.accounting.gaussian import epsilon_of, log_delta, squared
+from dpdt.accounting.renyi import epsilon_of_rdp
 from dpdt.errors import InputError
 
 FEW = 10  # different settings in a run that are accounted at the finest grid
@@ -48,6 +53,7 @@ class Cost:
     mu: float = 0.0  # of everything that is a Gaussian mechanism
     steps: tuple[Sampled, ...] = ()  # under Poisson sampling
     everyone: float = 0.0  # μ of these steps if all took part in each: a bound without sampling
+    tunes: tuple[Tune, ...] = ()
 
     @classmethod
     def sum(cls, costs: Iterable[Cost]) -> Cost:
@@ -63,13 +69,56 @@ class Cost:
             mu=math.hypot(*(cost.mu for cost in found)),
             steps=tuple((rate, mu, steps) for (rate, mu), steps in sorted(number.items())),
             everyone=math.hypot(*(cost.everyone for cost in found)),
+            tunes=tuple(tune for cost in found for tune in cost.tunes),
         )
 
     def epsilon(self, relation: str, delta: float, *, coarse: bool = False) -> float:
         """ε at δ. `coarse` takes a coarser grid for Poisson sampling, which is sound."""
+        if self.tunes:
+            return epsilon_of_rdp(tuning.ORDERS, self.divergences(relation), delta)
         if not self.steps:
             return epsilon_of(self.mu, delta)
         return _epsilon(self, relation, delta, coarse)
+
+    def divergences(self, relation: str) -> np.ndarray:
+        """The Rényi divergences of all `tuning.ORDERS`, at most."""
+        found = tuning.ORDERS * squared(self.mu) / 2.0
+        for (rate, mu), steps in _fewer(self.steps).items():
+            found = found + steps * tuning.sampled(rate, mu, relation == "replace-one")
+        for tune in self.tunes:
+            found = found + tune.divergences(relation)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune:
+    """The best of a random number of runs, whose mean is `runs`, with any of these costs each."""
+
+    runs: float
+    costs: tuple[Cost, ...]  # and that of the score
+
+    def divergences(self, relation: str) -> np.ndarray:
+        """The Rényi divergences of what leaves."""
+        divergences = np.max([cost.divergences(relation) for cost in self.costs], axis=0)
+        deltas = np.max([_deltas(cost, relation) for cost in self.costs], axis=0)
+        return tuning.chosen(divergences, deltas, self.runs)
+
+
+@lru_cache(maxsize=128)
+def _deltas(cost: Cost, relation: str) -> np.ndarray:
+    """δ at every ε of `tuning.RELIEF`."""
+    number, costs = sum(steps for _, _, steps in cost.steps), _fewer(cost.steps)
+    gaussian = math.hypot(cost.mu, cost.everyone)
+    if math.isinf(gaussian):
+        return np.ones(len(tuning.RELIEF))
+    loss, reach = _losses(cost.mu, costs) if costs else (0.0, math.inf)
+    if loss > HOPELESS or reach > FARTHEST:  # as if all took part
+        logs = [log_delta(float(epsilon), gaussian) for epsilon in tuning.RELIEF if gaussian]
+        return np.exp(logs) if logs else np.zeros(len(tuning.RELIEF))
+    misplaced = ROUNDOFF * (number + PIECE * (2 * len(costs) + 1))
+    whole = _composed(cost.mu, costs, relation, 1e-3)
+    found = whole.get_delta_for_epsilon(tuning.RELIEF[::-1])[::-1]  # it wants them ascending
+    return np.minimum(1.0, np.array(found) + misplaced)
 
 
 @lru_cache(maxsize=128)
@@ -87,10 +136,7 @@ def _epsilon(cost: Cost, relation: str, delta: float, coarse: bool) -> float:
         return epsilon_of(cost.mu, delta)
     if any(math.isinf(mu) for _, mu in costs):
         return math.inf
-    loss = squared(cost.mu) / 2.0
-    loss += sum(_mean_loss(mu, rate) * steps for (rate, mu), steps in costs.items())
-    largest = max(cost.mu, *(mu for _, mu in costs))
-    reach = squared(largest) / 2.0 + 10.0 * largest  # the largest loss on a grid
+    loss, reach = _losses(cost.mu, costs)
     if loss > HOPELESS or reach > FARTHEST:
         return epsilon_of(math.hypot(cost.mu, cost.everyone), delta)  # as if all took part
     # Losses are rounded up to a grid, so a coarser one is sound; long schedules and runs need it.
@@ -98,6 +144,14 @@ def _epsilon(cost: Cost, relation: str, delta: float, coarse: bool) -> float:
     interval = 1e-4 if few and not coarse else 1e-3
     whole = _composed(cost.mu, costs, relation, interval)
     return float(whole.get_epsilon_for_delta(delta - misplaced))
+
+
+def _losses(gaussian: float, costs: dict[tuple[float, float], int]) -> tuple[float, float]:
+    """The mean privacy loss of everything, and the largest of one step on a grid."""
+    loss = squared(gaussian) / 2.0
+    loss += sum(_mean_loss(mu, rate) * steps for (rate, mu), steps in costs.items())
+    largest = max(gaussian, *(mu for _, mu in costs))
+    return loss, squared(largest) / 2.0 + 10.0 * largest
 
 
 def _composed(

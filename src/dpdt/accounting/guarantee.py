@@ -11,6 +11,7 @@ from dpdt.ledger import Header, Ledger
 
 RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
 NOT_CLOSED = "not closed    the ledger has no end: later steps than these {steps} would cost more"
+NOT_ENDED = "not closed    the tune has not ended; its ε is counted as a whole all the same"
 INFINITE = "the bound is infinite, as it is without noise"
 
 
@@ -66,6 +67,13 @@ class Measurement:
     def __str__(self) -> str:
         number = shown(self.epsilon, ROUND_FLOOR)
         return f"ε ≥ {number:9} measured  {self.how}, {self.confidence:.0%} confidence"
+
+
+NOT_OF_A_TUNE = Condition(
+    text="the run was not chosen among others",
+    holds=False,
+    why="it is the best of several runs on the same data, and the bound is about one",
+)
 
 
 class Accountant(Protocol):
@@ -132,6 +140,7 @@ def common_conditions(accountant: Accountant, ledger: Ledger) -> tuple[Condition
             "the ledger has no such record",
             ledger.voids[0] if ledger.voids else "",
         ),
+        *([] if ledger.tuned is None or accountant.name == "composition" else [NOT_OF_A_TUNE]),
     )
 
 
@@ -157,6 +166,7 @@ class Privacy:
     observer: str = "last iterate"
     measured: Measurement | None = None
     closed: bool = True
+    chosen: str = ""  # how the run was chosen, if it is the best of several
 
     @property
     def proven(self) -> Guarantee | None:
@@ -197,6 +207,7 @@ class Privacy:
             "steps": self.steps,
             "epochs": self.epochs,
             "closed": self.closed,
+            **({"tuned": self.chosen} if self.chosen else {}),
             "guarantees": [
                 {
                     "accountant": g.accountant,
@@ -240,10 +251,12 @@ class Privacy:
         lines += [_claim(g) for g in others if not g.valid]
         if all:
             lines += [_nothing(g) for g in self.guarantees if not g.applies]
+        if self.chosen:
+            lines.append(f"tuned         ε is that of the whole tune: {self.chosen}")
         if self.measured:
             lines.append(str(self.measured))
         if not self.closed:
-            lines.append(NOT_CLOSED.format(steps=self.steps))
+            lines.append(NOT_ENDED if self.chosen else NOT_CLOSED.format(steps=self.steps))
         return "\n".join(lines)
 
     def _unproven(self) -> str:

@@ -54,6 +54,10 @@ class Total:
     @property
     def how(self) -> str:
         """How the total was composed, in words."""
+        if number := len(self.cost.tunes):
+            tunes = "a tune" if number == 1 else f"{number} tunes"
+            rest = self.cost.mu > 0 or self.cost.steps
+            return f"Rényi divergences of {tunes}{' and of the other runs' if rest else ''} add up"
         if not self.cost.steps:
             return f"μ² add up to {self.cost.mu:.4g}²"
         kinds = len(self.cost.steps)

@@ -20,6 +20,7 @@ COMMANDS = {
     "calibrate": "Find the noise for a target ε.",
     "allocate": "Split the privacy budget over kinds of block.",
     "compare": "Compare methods at the same proven ε.",
+    "tune": "Choose settings on private data, and count what it costs.",
     "budget": "Add up what each data set has paid.",
     "audit": "Try to break a guarantee.",
     "predict": "Say the class of new examples.",

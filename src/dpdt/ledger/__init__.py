@@ -8,7 +8,17 @@ spent.
 """
 
 from dpdt.ledger.ledger import Ledger
-from dpdt.ledger.records import Block, Header, Setting, Stretch
+from dpdt.ledger.records import Block, Header, Planned, Setting, Stretch, Tuned
 from dpdt.ledger.writer import LedgerWriter, text_of
 
-__all__ = ["Block", "Header", "Ledger", "LedgerWriter", "Setting", "Stretch", "text_of"]
+__all__ = [
+    "Block",
+    "Header",
+    "Ledger",
+    "LedgerWriter",
+    "Planned",
+    "Setting",
+    "Stretch",
+    "Tuned",
+    "text_of",
+]

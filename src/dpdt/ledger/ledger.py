@@ -8,8 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpdt.errors import InputError
-from dpdt.ledger.lines import fork_of, header_of, lines, model_of, seal_of, setting_of, verified
-from dpdt.ledger.records import Header, Setting, Stretch
+from dpdt.ledger.lines import (
+    fork_of,
+    header_of,
+    lines,
+    model_of,
+    seal_of,
+    setting_of,
+    tuned_of,
+    verified,
+)
+from dpdt.ledger.records import Header, Setting, Stretch, Tuned
 from dpdt.reading import opened
 
 
@@ -21,7 +30,8 @@ class Ledger:
     `model` is the hash of the weights that the run left, known only once it is closed. `data` is a
     sealed identity of the data, which says nothing to whoever has no key (seal.py). No two runs
     have the same. `forks` has a random number for each time that the run went on with fresh noise:
-    two copies of a run may then differ from there on.
+    two copies of a run may then differ from there on. `tuned` is the tune that the run is one of:
+    what the whole tune costs is then what the run costs, from before its first step on.
     """
 
     header: Header
@@ -32,6 +42,7 @@ class Ledger:
     model: str | None = None
     data: str = ""
     forks: list[str] = field(default_factory=list)
+    tuned: Tuned | None = None
 
     @property
     def steps(self) -> int:
@@ -96,6 +107,8 @@ class Ledger:
                         ledger = cls(header_of(record))
                     case "data" if ledger is not None and not (ledger.data or ledger.runs):
                         ledger.data = seal_of(record)
+                    case "tuned" if ledger is not None and not (ledger.tuned or ledger.runs):
+                        ledger.tuned = tuned_of(record, ledger.header)
                     case "setting" if ledger is not None and not ledger.closed:
                         setting = setting_of(record, len(ledger.header.blocks))
                     case "step" if ledger is not None and setting is not None and not ledger.closed:

@@ -14,12 +14,12 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from dpdt.errors import InputError
-from dpdt.ledger.records import Block, Header, Setting
+from dpdt.ledger.records import Block, Header, Planned, Setting, Stretch, Tuned
 
 FORMAT = 3
 LARGEST = 2**63 - 1  # of whole numbers
@@ -90,6 +90,10 @@ def header_of(record: dict[str, Any]) -> Header:
     """The header that a line stands for. A format or a word that is not known is refused."""
     if record.pop("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}, the one that this version knows")
+    return _header(record)
+
+
+def _header(record: dict[str, Any]) -> Header:
     values = _fields(Header, record)
     if not values["blocks"]:
         raise ValueError("there are no blocks")
@@ -113,6 +117,53 @@ def setting_of(record: dict[str, Any], blocks: int) -> Setting:
     if not all(math.isfinite(x) and x > 0 for x in values["penalties"]):
         raise ValueError("penalties must be finite and above 0")
     return Setting(**values)
+
+
+def tuned_of(record: dict[str, Any], own: Header) -> Tuned:
+    """The tune that a line stands for. Its runs are on the same data, and this is one of them."""
+    if set(record) != {"kind", "runs", "noise", "chosen", "candidates"}:
+        raise ValueError("a tune has runs, noise, chosen and candidates")
+    runs, noise, chosen = (record[name] for name in ("runs", "noise", "chosen"))
+    if not (_is_number(runs) and runs > 0):
+        raise ValueError(f"runs must be a finite number above 0, found {reprlib.repr(runs)}")
+    if not (_is_number(noise) and noise >= 0):
+        raise ValueError(f"noise must be a finite number from 0, found {reprlib.repr(noise)}")
+    if not (isinstance(chosen, bool) and isinstance(record["candidates"], list)):
+        raise ValueError("chosen must be true or false, and candidates a list")
+    candidates = tuple(map(_planned, record["candidates"]))
+    if own not in [candidate.header for candidate in candidates]:
+        raise ValueError("the run is none of the tune's candidates")
+    for name in ("unit", "relation", "examples"):
+        if any(getattr(c.header, name) != getattr(own, name) for c in candidates):
+            raise ValueError(f"the tune's candidates differ in {name}")
+    return Tuned(runs=float(runs), noise=float(noise), candidates=candidates, chosen=chosen)
+
+
+def _planned(record: Any) -> Planned:
+    if not (isinstance(record, dict) and set(record) == {"header", "runs"} and record["runs"]):
+        raise ValueError("a candidate has a header and runs")
+    header, runs, start = _header(record["header"]), [], 0
+    for run in record["runs"]:
+        steps = run["steps"]
+        if not (set(run) == {"setting", "steps"} and _is_whole(steps) and steps > 0):
+            raise ValueError("a candidate's run has a setting, and a whole number of steps")
+        setting = setting_of(run["setting"], len(header.blocks))
+        runs.append(Stretch(setting=setting, steps=steps, start=start))
+        start += steps
+    return Planned(header=header, runs=tuple(runs))
+
+
+def told(tuned: Tuned) -> dict[str, Any]:
+    """The record of a tune, as a line has it."""
+    candidates = [
+        {
+            "header": asdict(candidate.header),
+            "runs": [{"setting": asdict(r.setting), "steps": r.steps} for r in candidate.runs],
+        }
+        for candidate in tuned.candidates
+    ]
+    about = {"runs": tuned.runs, "noise": tuned.noise, "chosen": tuned.chosen}
+    return {"kind": "tuned", **about, "candidates": candidates}
 
 
 def model_of(record: dict[str, Any]) -> str | None:

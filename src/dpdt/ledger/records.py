@@ -90,3 +90,25 @@ class Stretch:
     setting: Setting
     steps: int
     start: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What one setting of a tune would do: the header of its run, and its stretches of steps."""
+
+    header: Header
+    runs: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """The run is one of a tune: a random number of runs, of which the best leaves.
+
+    Each run has a setting that was drawn from `candidates` by secret coins, and a score: how many
+    held-out examples its model gets right, with noise.
+    """
+
+    runs: float  # mean of the Poisson distribution that their number is drawn from; a 0 is redrawn
+    noise: float  # standard deviation of the noise on a score; 0: the held-out examples are public
+    candidates: tuple[Planned, ...]
+    chosen: bool = False  # this is the run that leaves

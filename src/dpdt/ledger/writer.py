@@ -14,7 +14,7 @@ from typing import Any
 from dpdt.errors import InputError
 from dpdt.files import sync_data, sync_folder, write_all, writing
 from dpdt.ledger.ledger import Ledger
-from dpdt.ledger.lines import FORMAT, chain, setting_of
+from dpdt.ledger.lines import FORMAT, chain, setting_of, told
 from dpdt.ledger.records import Header, Setting, Stretch
 
 SETTING = b'{"kind": "setting"'  # how the line of a setting begins
@@ -49,6 +49,8 @@ class LedgerWriter:
         self._write({"kind": "header", "format": FORMAT, **header})
         if self.ledger.data:
             self._write({"kind": "data", "seal": self.ledger.data})
+        if self.ledger.tuned:
+            self._write(told(self.ledger.tuned))
         for why in self.ledger.voids:
             self._write({"kind": "void", "why": why})
         self.sync()
@@ -184,7 +186,7 @@ def text_of(ledger: Ledger) -> str:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.jsonl"
         writer = LedgerWriter(ledger.header)
-        writer.ledger.data = ledger.data
+        writer.ledger.data, writer.ledger.tuned = ledger.data, ledger.tuned
         writer.open(path)
         writer.adopt(ledger.runs)
         for nonce in ledger.forks:

@@ -108,7 +108,7 @@ class Data:
             )
         if self.total.unit == "user" and len(self.runs) > 1:
             found.append("users are taken to be the same in all runs")
-        if left := sum(not run.ledger.closed for run in self.runs):
+        if left := sum(not (run.ledger.closed or run.ledger.tuned) for run in self.runs):
             found.append(
                 f"{_runs(left)} not closed: counted as far as the ledger goes, and no further"
             )

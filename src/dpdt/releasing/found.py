@@ -154,7 +154,12 @@ def _joined(one: Found, copy: Found) -> Found:
 
 
 def _goes_on_from(ledger: Ledger, earlier: Ledger) -> bool:
-    """Whether a ledger is another, or its continuation: whatever counts there counts here."""
+    """Whether a ledger is another, or its continuation: whatever counts there counts here.
+
+    A tune that has not ended has cost what the whole tune costs, and nothing has left it.
+    """
+    if earlier.tuned is not None and not (earlier.closed or earlier.runs) and ledger.tuned:
+        return replace(ledger.tuned, chosen=False) == earlier.tuned
     if ledger.header != earlier.header or ledger.forks != earlier.forks:
         return False
     told = ((earlier.exports, ledger.exports), (earlier.voids, ledger.voids))

@@ -20,6 +20,7 @@ from dpdt.runs import (
     SHADOWS,
     Run,
 )
+from dpdt.runs.tune import CANDIDATES, COINS, RUNS
 
 WHY = {
     CHECKPOINT: "multipliers without noise, and the state from which noise can be drawn again and "
@@ -33,6 +34,9 @@ WHY = {
     SHADOWS: "models that were trained on the same data, and are covered by no guarantee",
     FINDINGS: "how teachers voted on training data, without noise",
     MODEL: "a second copy of the released model",
+    COINS: "how many runs a tune had, and the noise on their scores",
+    CANDIDATES: "the settings of a tune",
+    RUNS: "runs of a tune that were not chosen, and are covered by no guarantee",
 }
 UNKNOWN = "not known to this version, and private like everything in this folder"
 

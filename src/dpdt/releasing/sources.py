@@ -41,7 +41,7 @@ def certifiable(name: str, ledger: Ledger, delta: float, audit: dict[str, Any] |
     if not ledger.closed:
         raise InputError(
             f"{name}: was interrupted and has no end, so it cannot be released; finish it with "
-            f"dpdt train --resume {name}"
+            f"dpdt {'tune' if ledger.tuned else 'train'} --resume {name}"
         )
     found = certificates.derived(ledger, delta)
     if found["guarantee"] is None:

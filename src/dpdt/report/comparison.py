@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN
 from pathlib import Path
 from typing import Any
 
-from dpdt.accounting.guarantee import shown
+from dpdt.accounting.guarantee import RELATIONS, shown
 from dpdt.report.privacy import new_figure, save
 
 
@@ -25,6 +25,10 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{_number(row['claimed_epsilon'], '-'):>9} "
             f"{row['seconds']:8.1f} {row['peak_memory_mb']:8d}"
         )
+    relations = {r["method"]: r["relation"] for r in rows if r["proven_epsilon"] is not None}
+    if len(set(relations.values())) > 1:
+        told = ", ".join(f"{name} {RELATIONS[found]}" for name, found in relations.items())
+        lines.append(f"proven ε are not for the same change of the data: {told}")
     return "\n".join(lines)
 
 

@@ -203,6 +203,12 @@ class Run:
         """What the run goes on from; if it cannot go on, why not."""
         if self.has_checkpoint:
             return checkpoint.load(self._private(CHECKPOINT))
+        found = b"\n" in content(self.ledger_path) and self.ledger().tuned
+        if found and not found.chosen:
+            raise InputError(
+                f"{self.path}: is a tune that was interrupted; dpdt tune --resume {self.path} goes "
+                "on"
+            )
         if b"\n" not in content(self.ledger_path) or not (ledger := self.ledger()).runs:
             raise InputError(_unspent(self.path))
         if ledger.closed:

@@ -87,12 +87,25 @@ def _make(out: Path, cell: Cell) -> bool:
     return _MAKERS.setdefault(out, _Maker(out)).make(cell, False)
 
 
+class AtHand:
+    """Examples that were loaded for one run, and serve the next too."""
+
+    def __init__(self) -> None:
+        self._found: tuple[Any, Examples] | None = None
+
+    def of(self, settings: Config) -> Examples:
+        """The examples of a configuration."""
+        key = (settings.data, settings.model, settings.train.augment)
+        if self._found is None or self._found[0] != key:
+            self._found = (key, load(settings))
+        return self._found[1]
+
+
 class _Maker:
-    """Makes runs below a folder; examples that are at hand serve the next run too."""
+    """Makes runs below a folder."""
 
     def __init__(self, out: Path):
-        self.out = out
-        self._at_hand: tuple[Any, Examples] | None = None
+        self.out, self._examples = out, AtHand()
 
     def make(self, cell: Cell, show_progress: bool) -> bool:
         """Make a run, or go on with it; whether it was finished."""
@@ -107,17 +120,11 @@ class _Maker:
             folder.path,
             show_progress=show_progress,
             diagnose=cell.diagnose,
-            examples=self._examples(settings),
+            examples=self._examples.of(settings),
             resume=resume,
             kept=lambda done: folder.write_result({**done.as_json(), "peak_memory_mb": _peak()}),
         )
         return outcome.finished
-
-    def _examples(self, settings: Config) -> Examples:
-        key = (settings.data, settings.model, settings.train.augment)
-        if self._at_hand is None or self._at_hand[0] != key:
-            self._at_hand = (key, load(settings))
-        return self._at_hand[1]
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -136,6 +143,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "accuracy_spread": stdev(accuracies) if len(accuracies) > 1 else None,
         "seeds": len(records),
         "proven_epsilon": max(proven) if len(proven) == len(found) else None,
+        "relation": records[0]["privacy"]["relation"],
         "claimed_epsilon": max((c for c in claimed if c is not None), default=None),
         "seconds": fmean(r["seconds"] for r in records),
         "peak_memory_mb": max(r["peak_memory_mb"] for r in records),

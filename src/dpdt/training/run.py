@@ -21,7 +21,7 @@ from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.fields import AUTO
 from dpdt.files import CannotWrite
-from dpdt.ledger import Ledger
+from dpdt.ledger import Ledger, Tuned
 from dpdt.methods import bands
 from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.plan import Plan
@@ -170,6 +170,7 @@ def run(
     world: World | None = None,
     approve: Callable[[Ledger], None] = lambda ledger: None,
     kept: Callable[[Outcome], None] | None = None,
+    tuned: Tuned | None = None,
 ) -> Outcome:
     """Train as configured, on `examples` if they are at hand already.
 
@@ -179,7 +180,7 @@ def run(
     An interrupt ends the run early. It leaves a checkpoint, and a folder that accounts for what was
     done. With `resume` the run goes on from there: bit for bit, or with fresh noise if the number
     of ranks is another. Of several ranks only rank 0 has the folder. `kept` keeps what a finished
-    run came to, while the run can still be resumed.
+    run came to, while the run can still be resumed. `tuned` is the tune that the run is one of.
     """
     world = world or World.join()
     with world.telling():
@@ -189,7 +190,7 @@ def run(
                 "them out"
             )
         show = show_progress and world.first
-        return _run(config, path, world, show, diagnose, examples, resume, approve, kept)
+        return _run(config, path, world, show, diagnose, examples, resume, approve, kept, tuned)
 
 
 def _run(
@@ -202,16 +203,20 @@ def _run(
     resume: bool,
     approve: Callable[[Ledger], None],
     kept: Callable[[Outcome], None] | None,
+    tuned: Tuned | None,
 ) -> Outcome:
     with ExitStack() as held:
         folder = Run.open(path) if resume and world.first else None
         if folder is not None:
             held.enter_context(folder.locked())
         state = folder.load_checkpoint() if folder else None
+        if folder is not None and tuned is None and folder.ledger().tuned:
+            raise InputError(f"{path}: is one run of a tune; dpdt tune --resume goes on with all")
         # Everything that can be refused is refused here, before the folder exists.
         ready = Assembled.of(config, examples, folder, show_progress=show_progress)
         depends = ready.depends(config, world)
         step, loader = ready.prepare(config, diagnose, overwrite=examples is None, world=world)
+        step.writer.ledger.tuned = tuned
         if state is not None:
             refuse_changes(path, state["depends"], depends)
         if world.first:
@@ -237,9 +242,8 @@ def _run(
                 if folder is not None:
                     outcome.keep(folder, ready.model, step, kept)
             except CannotWrite as error:
-                raise InputError(
-                    f"{error}; when it can be, dpdt train --resume {path} goes on"
-                ) from None
+                command = f"dpdt train --resume {path}" if tuned is None else "dpdt tune --resume"
+                raise InputError(f"{error}; when it can be, {command} goes on") from None
         return outcome
 
 
