@@ -55,7 +55,8 @@ def minilm() -> nn.Module:
     )  # fmt: skip
     backbone = transformers.BertModel(config, add_pooling_layer=False)
     settings = ModelSettings(name="minilm", trained="lora", lora_rank=16)
-    return pretrained.Classifier(pretrained._with_lora(backbone, settings), 384, 10, "mean", True)
+    adapted = pretrained._with_lora(backbone, settings)
+    return pretrained.Classifier(adapted, 384, 10, "mean", True, settings)
 
 
 def images(*shape: int) -> Callable[[int], Any]:

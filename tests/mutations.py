@@ -60,6 +60,7 @@ PRECISION = "tests/algorithm/test_precision.py"
 AGREES = "tests/algorithm/test_engine_agrees.py"
 AUGMENT = "tests/training/test_augment.py"
 BOUND = "tests/algorithm/test_bound.py"
+TAPS = "tests/algorithm/test_taps.py"
 CALIBRATE = "tests/accounting/test_calibrate.py"
 ALLOCATE = "tests/accounting/test_allocate.py"
 ALLOCATION = "tests/methods/test_allocation.py"
@@ -985,7 +986,7 @@ EXECUTOR = [
     Mutation(
         "algorithm/executor.py",
         "the first auxiliary is not computed again",
-        "if before is not None and (after is None or not same_bits(before, after)):",
+        "if before is not None and work.first() != before:",
         "if False:",
         (CARRIES,),
     ),
@@ -1034,8 +1035,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/ways.py",
         "equal places are not tried (taps)",
-        "    if not batch.fixed:\n        classes = equal_places(bits",
-        "    if batch.whole == ():\n        classes = equal_places(bits",
+        "    if not batch.fixed:\n        classes = equal_places(every",
+        "    if batch.whole == ():\n        classes = equal_places(every",
         (PLACES,),
     ),
     Mutation(
@@ -1077,7 +1078,7 @@ EXECUTOR = [
     Mutation(
         "algorithm/places.py",
         "rows that are exchanged are not compared",
-        "if not torch.equal(digests(compute(mixed, trial))[~out], before[~out]):",
+        "if any(after[i] != before.rows[i] for i in (~out).nonzero().flatten().tolist()):",
         "if False:",
         (HOSTILE,),
     ),
@@ -1126,14 +1127,42 @@ EXECUTOR = [
     Mutation(
         "algorithm/places.py",
         "places that differ pass for equal",
-        "if same_bits(part, part[:1].expand_as(part))",
-        "if part is not None",
+        "if all(row == found.rows[i % classes] for i, row in enumerate(found.rows))",
+        "if found",
         (PLACES,),
     ),
     Mutation(
         "algorithm/places.py",
+        "of a row only its first numbers are compared",
+        "known.update(row.data)",
+        "known.update(row.data[:4])",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/places.py",
+        "only the last tensor must be finite",
+        "finite = finite and bool(",
+        "finite = bool(",
+        (PLACES,),
+    ),
+    Mutation(
+        "algorithm/taps.py",
+        "slopes are not compared where places are",
+        "            yield call.slope\n",
+        "",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/gradients.py",
+        "the backward pass is kept for a second derivative",
+        "create_graph=False",
+        "create_graph=True",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/places.py",
         "trials that show nothing count",
-        "if not bool(torch.isfinite(found).all()) or not bool(found.any()):",
+        "if not found.finite or not found.any:",
         "if False:",
         (PLACES,),
     ),

@@ -24,7 +24,7 @@ from dpdt.accounting.hidden_state import HiddenStateConvex
 from dpdt.algorithm import executor, passes, ways
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.passes import Pass
-from dpdt.algorithm.places import digests, equal_places, rows_of, same_bits, unmoved
+from dpdt.algorithm.places import Digests, equal_places, rows_of, same_bits, unmoved
 from dpdt.algorithm.randomness import seeded
 from dpdt.algorithm.state import Attributes, Tainted
 from dpdt.algorithm.taps import Taps
@@ -453,7 +453,7 @@ class TestPlaces:
                 assert not (data[0] == 777.0).any()
                 assert not (data[1] == 7).any()
                 places = torch.arange(len(data[0])) % classes if classes else torch.arange(32)
-                return data[0] * (1.0 + (places % 3 == 1) * 2.0**-23).unsqueeze(1)
+                return [data[0] * (1.0 + (places % 3 == 1) * 2.0**-23).unsqueeze(1)]
 
             return compute
 
@@ -468,10 +468,10 @@ class TestPlaces:
         def mostly(data, trial):
             """Places differ, which one trial in four shows."""
             different = 1.0 + (torch.arange(32.0) % 3).unsqueeze(1)
-            return data * different if trial % 4 == 3 else torch.full((32, 4), value)
+            return [data * different if trial % 4 == 3 else torch.full((32, 4), value)]
 
         assert equal_places(mostly, like, 1, 32, 4) is None
-        assert equal_places(lambda *_: torch.full((32, 4), value), like, 1, 32, 4) is None
+        assert equal_places(lambda *_: [torch.full((32, 4), value)], like, 1, 32, 4) is None
 
     @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
     def test_places_are_compared_under_made_up_weights(self, make, monkeypatch):
@@ -480,8 +480,8 @@ class TestPlaces:
 
         def spy(compute, like, size, rows, tries):
             def call(data, trial):
-                result = compute(data, trial)
-                found.append(result.clone())
+                result = [t.clone() for t in compute(data, trial)]
+                found.append(torch.cat([t[0].flatten().double() for t in result]))
                 return result
 
             return inner(call, like, size, rows, tries)
@@ -493,7 +493,7 @@ class TestPlaces:
         step, batches = poisson_step(model)
         step(next(batches))
         assert len(found) > 3
-        distinct = {tuple(result[0].abs().sort().values.tolist()) for result in found}
+        distinct = {tuple(result.abs().sort().values.tolist()) for result in found}
         assert len(distinct) == len(found)
 
     @pytest.mark.parametrize(
@@ -514,13 +514,31 @@ class TestPlaces:
 
     def test_every_number_of_a_row_counts(self):
         x = torch.randn(5, 7)
-        before = digests([x, x[:, 0]])
+
+        def changed(y, z):
+            pairs = zip(Digests.of([y, z]).rows, Digests.of([x, x[:, 0]]).rows, strict=True)
+            return [a != b for a, b in pairs]
+
         for column in range(7):
             y = x.clone()
             y[3, column] = torch.nextafter(y[3, column], torch.tensor(9.0))
-            changed = digests([y, x[:, 0]]) != before
-            assert changed.tolist() == [False, False, False, True, False]
-        assert (digests([x, -x[:, 0]]) != before).all()
+            assert changed(y, x[:, 0]) == [False, False, False, True, False]
+            y = x.clone()
+            y[3, column:] *= -1.0  # several at once, too
+            assert changed(y, x[:, 0]) == [False, False, False, True, False]
+        assert all(changed(x, -x[:, 0]))
+        assert not any(changed(x.t().contiguous().t(), x[:, 0]))  # the order in memory does not
+
+    def test_what_is_not_finite_or_nothing_is_told(self):
+        one, zero = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
+        for tensors, finite, some in (
+            ([one, zero], True, True),
+            ([zero, one * 0.0], True, False),
+            ([one, one / 0.0], False, True),
+            ([one * math.nan, one], False, True),
+        ):
+            found = Digests.of(iter(tensors))
+            assert (found.finite, found.any) == (finite, some)
 
     def test_bits_are_compared_not_numbers(self):
         one = torch.ones(3)

@@ -1,5 +1,6 @@
 """Taps give what written-out gradients give, and are bounded alike."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,8 +14,10 @@ from dpdt.algorithm import ways
 from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.executor import Executor
+from dpdt.algorithm.gradients import vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.scaled import Scaled
+from dpdt.algorithm.taps import Taps
 from dpdt.errors import InputError
 from dpdt.models.loss import default_loss
 from tests.numbers import prepare
@@ -187,3 +190,55 @@ def test_a_model_that_draws_which_layers_it_calls_is_not_tapped():
     for batch in loader:
         step(batch)
     assert {how.taps for how in step.engine.executor.found.values()} == {None}
+
+
+@pytest.mark.parametrize("sampling", ["partition", "poisson"])
+@pytest.mark.parametrize("tapped", [True, False])
+def test_nothing_is_kept_for_a_second_derivative(sampling, tapped, monkeypatch):
+    """A backward pass that is recorded holds on to all that it used, until its end."""
+    recorded = set()
+    if not tapped:
+        monkeypatch.setattr(ways, "tapped", lambda *_: None)
+
+    def loss(model, batch):
+        out = model(batch[0])
+        out.register_hook(lambda slope: recorded.add(torch.is_grad_enabled()))
+        return default_loss(lambda x: out, batch)
+
+    step, loader = prepare(
+        nn.Linear(7, 4),
+        (X, Y),
+        loss=loss,
+        batch_size=30,
+        sampling=sampling,
+        epochs=1,
+        noise=0.1,
+    )
+    step(next(iter(loader)))
+    assert recorded == {False}
+
+
+def test_what_layers_saw_is_let_go_while_it_is_used():
+    model = nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 4))
+    taps = Taps(model, Layout(model, "model"), 1, weighted=False)
+    assert taps.probe(model, default_loss, (X, Y), None)
+    found = taps.run(model, default_loss, (X, Y), len(X))
+    calls = {name: list(calls) for name, calls in found.calls.items()}
+    compared = list(taps.every(replace(found, calls=dict(found.calls)), Scaled()))
+    for call in (*calls["0"], *calls["2"]):  # what is compared, where places are
+        assert any(t is call.input for t in compared)
+        assert any(t is call.slope for t in compared)
+    seen = []
+    for name, _ in taps.parts(found, Scaled()):
+        seen.append((name, list(found.calls)))
+    assert seen == [
+        ("0.bias", ["2"]), ("0.weight", ["2"]), ("2.bias", []), ("2.weight", []),
+    ]  # fmt: skip
+
+
+def test_a_loss_of_several_numbers_is_not_mapped():
+    layout = Layout(model := nn.Linear(7, 4), "model")
+    with pytest.raises(RuntimeError, match="must be a single number, found 1 dimensions"):
+        vectorised(
+            model, lambda m, batch: m(batch[0])[0], layout, (X, Y), torch.empty(90, layout.size), 1
+        )

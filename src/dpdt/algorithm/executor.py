@@ -129,8 +129,7 @@ class Executor:
             else:
                 tally = work.together(target) if how.rows else work.apart(target)
             self._refuse_changes(theta, outside)
-            after = work.first() if before is not None else None
-            if before is not None and (after is None or not same_bits(before, after)):
+            if before is not None and work.first() != before:
                 raise Tainted(
                     "an auxiliary's gradient is another after the others were computed: the model "
                     "or the loss keeps something between calls, which would carry private data "

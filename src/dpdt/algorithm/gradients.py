@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpdt.algorithm.batch import Data, tree_map
@@ -76,6 +76,19 @@ def mappable() -> Iterator[None]:
             masking.is_tracing = before
 
 
+def differentiated(function: Callable[..., tuple[Tensor, Any]], *by: Any) -> tuple[Any, Any]:
+    """The gradients of a scalar by all arguments, and what else the function gives.
+
+    torch.func.grad would record the backward pass for a second derivative, and so keep all that the
+    first one used until the end.
+    """
+    found: Any = vjp(function, *by, has_aux=True)
+    value, back, aux = found
+    if value.dim():
+        raise RuntimeError(f"the loss must be a single number, found {value.dim()} dimensions")
+    return back(torch.ones_like(value), retain_graph=False, create_graph=False), aux
+
+
 def vectorised(
     model: nn.Module,
     loss: Loss,
@@ -95,21 +108,21 @@ def vectorised(
     rows, theta = len(out), layout.tensors if weights is None else weights
     parameters = {n: t.detach() for n, t in zip(layout.names, theta, strict=True)}
 
-    def local(theta: dict[str, Tensor], examples: Data, key: Tensor) -> Tensor:
+    def local(theta: dict[str, Tensor], examples: Data, key: Tensor) -> tuple[Tensor, Tensor]:
         def substituted(*args: Any, **kwargs: Any) -> Any:
             return functional_call(model, theta, args, kwargs)
 
-        if keyed is None:
-            return loss(substituted, examples)
-        with Keyed(keyed[0], keyed[1], key):
-            return loss(substituted, examples)
+        with nullcontext() if keyed is None else Keyed(keyed[0], keyed[1], key):
+            value = loss(substituted, examples)
+        return value, value
 
     keys = torch.zeros(rows, dtype=torch.int64) if keyed is None else keyed[2]
     split = tree_map(lambda t: torch.unflatten(t, 0, (rows, size)), data)
     with mappable():
-        gradients, values = vmap(grad_and_value(local), in_dims=(None, 0, 0), randomness="error")(
-            parameters, split, keys
-        )
+        (gradients,), values = vmap(
+            lambda examples, key: differentiated(lambda t: local(t, examples, key), parameters),
+            randomness="error",
+        )(split, keys)
     layout.join([gradients[name] for name in layout.names], out=out)
     losses: Tensor = values
     return losses

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dpdt.algorithm.auxiliary import Contribute, Tally
 from dpdt.algorithm.batch import Batch, Data, tree_map
 from dpdt.algorithm.gradients import channels_last, looped, vectorised
+from dpdt.algorithm.places import Digests
 from dpdt.algorithm.randomness import Globals, seeded
 from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Attributes, Tainted
@@ -169,23 +170,23 @@ class Pass:
         attributes.restore()
         return out
 
-    def first(self) -> Tensor | None:
-        """The gradients of the first chunk, or of the first auxiliary that is not empty.
+    def first(self) -> tuple[bytes, ...]:
+        """Hashes of the gradients of the first chunk, or of the first auxiliary that is not empty.
 
-        None if all are empty. Of taps, what contributions are made from.
+        Nothing if all are empty. Of taps, what contributions are made from.
         """
         filled = [k for k, size in enumerate(self.batch.sizes) if size]
         if not filled:
-            return None
+            return ()
         model = self.owner.copy()
         attributes = Attributes(model)
         if self.how.taps is not None:
             some = next(self._chunks())[:TWICE]
             found = self._listened(self.how.taps, some, model, attributes)
-            return self.how.taps.bits(found, Scaled())
+            return Digests.of(self.how.taps.every(found, Scaled())).rows
         if self.how.rows:
-            return self._mapped(next(self._chunks()), model, attributes)
-        return self._one(filled[0], model, attributes, seed=True)
+            return Digests.of([self._mapped(next(self._chunks()), model, attributes)]).rows
+        return Digests.of([self._one(filled[0], model, attributes, seed=True)]).rows
 
     def _chunks(self) -> Iterator[Tensor]:
         """Auxiliaries that are computed together, by their number in the batch.

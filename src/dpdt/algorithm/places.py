@@ -7,7 +7,10 @@ number, and the places of a chunk are compared, on made-up inputs, before they a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +18,7 @@ from torch import Tensor
 from dpdt.algorithm.batch import Data, tree_map
 
 ROWS = 64  # a multiple of the blocks in which numbers are worked on
+WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # what numbers of so many bytes hold
 CLASSES = (1, 16)  # places fall into one class, or into 16 by their number modulo 16
 
 
@@ -40,26 +44,27 @@ def tries_of(numbers: int) -> int:
 
 
 def equal_places(
-    compute: Callable[[Data, int], Tensor], like: Data, size: int, rows: int, tries: int
+    compute: Callable[[Data, int], Iterable[Tensor]], like: Data, size: int, rows: int, tries: int
 ) -> int | None:
     """Into how many classes places fall, so that those of one class are equal to the bit.
 
-    Each trial computes equal rows. `compute` gets these inputs and the number of the trial. One
-    trial is not enough: with few numbers, different orders of summation often agree. A trial whose
-    result is not finite, or 0, shows nothing and does not count. The result is None if places
-    differ even within 16 classes, or if too few trials count.
+    Each trial computes equal rows. `compute` gets these inputs and the number of the trial, and
+    gives tensors with a row for each micro-batch. One trial is not enough: with few numbers,
+    different orders of summation often agree. A trial whose result is not finite, or 0, shows
+    nothing and does not count. The result is None if places differ even within 16 classes, or if
+    too few trials count.
     """
     left, counted = [classes for classes in CLASSES if rows % classes == 0], 0
     for trial in range(4 * tries):
         one = made_up(like, size, trial)
-        found = compute(tree_map(lambda t: t.repeat(rows, *[1] * (t.dim() - 1)), one), trial)
-        if not bool(torch.isfinite(found).all()) or not bool(found.any()):
+        equal = tree_map(lambda t: t.repeat(rows, *[1] * (t.dim() - 1)), one)
+        found = Digests.of(compute(equal, trial))
+        if not found.finite or not found.any:
             continue
-        parts = [torch.unflatten(found, 0, (-1, classes)) for classes in left]
         left = [
             classes
-            for classes, part in zip(left, parts, strict=True)
-            if same_bits(part, part[:1].expand_as(part))
+            for classes in left
+            if all(row == found.rows[i % classes] for i, row in enumerate(found.rows))
         ]
         counted += 1
         if counted == tries or not left:
@@ -68,7 +73,7 @@ def equal_places(
 
 
 def unmoved(
-    compute: Callable[[Data, int], Sequence[Tensor]],
+    compute: Callable[[Data, int], Iterable[Tensor]],
     like: Data,
     size: int,
     rows: int,
@@ -84,18 +89,19 @@ def unmoved(
     shifts = [s * classes % rows for s in (1, 5, -1)] if classes else []
     for trial in (3, 4, 5):
         given = made_up(like, size * rows, trial)
-        found = compute(given, trial)
-        if not all(bool(torch.isfinite(t).all()) for t in found):
+        before = Digests.of(compute(given, trial))
+        if not before.finite:
             continue
-        before = digests(found)
         for turn, out in enumerate((half, ~half)):
             other = made_up(like, size * rows, trial + 4 + turn)
             mixed = tree_map(_exchanged(out.repeat_interleave(size)), given, other)
-            if not torch.equal(digests(compute(mixed, trial))[~out], before[~out]):
+            after = Digests.of(compute(mixed, trial)).rows
+            if any(after[i] != before.rows[i] for i in (~out).nonzero().flatten().tolist()):
                 return False
         for shift in shifts:
             turned = tree_map(lambda t, by=shift * size: t.roll(by, 0), given)
-            if not torch.equal(digests(compute(turned, trial)), before.roll(shift)):
+            after = Digests.of(compute(turned, trial)).rows
+            if any(after[(i + shift) % rows] != row for i, row in enumerate(before.rows)):
                 return False
         return True
     return False
@@ -110,15 +116,29 @@ def _exchanged(out: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     return exchange
 
 
-def digests(tensors: Sequence[Tensor]) -> Tensor:
-    """A number for each row, which is another if one number of the row is another."""
-    total = torch.zeros(len(tensors[0]), dtype=torch.int64)
-    for index, t in enumerate(tensors):
-        bits = t.detach().cpu().reshape(len(t), -1).double().view(torch.int64)
-        generator = torch.Generator().manual_seed(index)
-        factors = torch.randint(1 << 62, bits.shape[1:], generator=generator)
-        total += (bits * (2 * factors + 1)).sum(1)  # wraps around; odd factors lose nothing
-    return total
+@dataclass(frozen=True)
+class Digests:
+    """What tensors with a row for each micro-batch hold: a hash of each row.
+
+    Tensors are taken one after the other. So they need not all be in memory, and none is kept.
+    """
+
+    rows: tuple[bytes, ...]
+    finite: bool
+    any: bool  # whether any number is not 0
+
+    @classmethod
+    def of(cls, tensors: Iterable[Tensor]) -> Digests:
+        hashes: list[Any] = []
+        finite, some = True, False
+        for t in tensors:
+            finite = finite and bool(torch.isfinite(t).all())
+            some = some or bool(t.any())
+            bits = t.detach().cpu().contiguous().view(len(t), -1).view(torch.uint8).numpy()
+            hashes = hashes or [hashlib.sha256() for _ in bits]
+            for known, row in zip(hashes, bits, strict=True):
+                known.update(row.data)
+        return cls(tuple(known.digest() for known in hashes), finite, some)
 
 
 def as_bytes(t: Tensor) -> Tensor:
@@ -132,8 +152,9 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
         return False
     if a.device != b.device:
         return torch.equal(as_bytes(a), as_bytes(b))
-    plain = (t.detach().contiguous().flatten().view(torch.uint8) for t in (a, b))
-    return torch.equal(*plain)
+    whole = WHOLE.get(a.element_size(), torch.uint8)
+    x, y = (t.detach().contiguous().flatten().view(whole) for t in (a, b))
+    return bool((x == y).all())  # torch.equal takes twice as long
 
 
 def made_up(data: Data, examples: int, seed: int = 0) -> Data:

@@ -16,18 +16,19 @@ there, but they are bounded all the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 
 from dpdt.algorithm.batch import Data, tree_map
-from dpdt.algorithm.gradients import Loss, mappable, vectorised
+from dpdt.algorithm.gradients import Loss, differentiated, mappable, vectorised
 from dpdt.algorithm.hearing import Heard, Shape
 from dpdt.algorithm.layer import Call, Layer
 from dpdt.algorithm.layers import Lookup, kind_of
@@ -113,7 +114,8 @@ class Taps:
                 continue
             told = True
             found = self.run(model, loss, data, 2, keyed, weights)
-            self.held = self.bits(found, Scaled()).shape[1]
+            again = replace(found, calls=dict(found.calls), written=dict(found.written))
+            self.held = sum(t[:1].numel() for t in self.every(again, Scaled()))
             wrong |= self._used_elsewhere(model, loss, data, keyed, weights)
             plain = [dict(zip(layout.names, layout.split(row), strict=True)) for row in out]
             for name, part in self.parts(found, Scaled()):
@@ -199,25 +201,26 @@ class Taps:
         split = tree_map(lambda t: torch.unflatten(t, 0, (rows, self.size)), data)
         with mappable(), heard.hooks(model, self.layers):
             (slopes, written), (inputs, losses) = vmap(
-                grad(local, argnums=(0, 1), has_aux=True),
-                in_dims=(0, None, 0, 0),
+                lambda mine, examples, key: differentiated(
+                    lambda t, o: local(t, o, examples, key), mine, others
+                ),
                 randomness="error",
-            )(taps, others, split, keys)
+            )(taps, split, keys)
         return slopes, written, inputs, losses
 
-    def parts(self, found: Found, scaled: Scaled) -> list[tuple[str, Part]]:
-        """The contributions of a chunk, parameter by parameter."""
+    def parts(self, found: Found, scaled: Scaled) -> Iterator[tuple[str, Part]]:
+        """The contributions of a chunk, parameter by parameter. What was found is used up."""
         weights: dict[str, Tensor] = {}
         if scaled.weights is not None:
             weights = dict(zip(self.layout.names, self.layout.split(scaled.weights), strict=True))
-        result: list[tuple[str, Part]] = []
-        for name, calls in found.calls.items():
+        for name in list(found.calls):
             layer = self.layers[name]
             given = {own: weights[_join(name, own)] for own in layer.trained if weights}
-            result += [(_join(name, own), part) for own, part in layer.parts(calls, given)]
-        for name, x in found.written.items():
-            result.append((name, Rows(x * weights[name] if weights else x)))
-        return result
+            for own, part in layer.parts(found.calls.pop(name), given):
+                yield _join(name, own), part
+        for name in list(found.written):
+            x = found.written.pop(name)
+            yield name, Rows(x * weights[name] if weights else x)
 
     def words(self) -> str:
         """Which layers are tapped, and what is written out by vmap."""
@@ -226,17 +229,19 @@ class Taps:
         rest = sum(name not in self.homes for name in self.layout.names)
         return f"by taps on {tapped}" + (f"; gradients of {rest} tensors by vmap" if rest else "")
 
-    def bits(self, found: Found, scaled: Scaled) -> Tensor:
-        """All that contributions are made from, a row for each micro-batch, to be compared."""
-        every = self.every(found, scaled)
-        return torch.cat([t.reshape(len(t), -1).double() for t in every], 1)
+    def every(self, found: Found, scaled: Scaled) -> Iterator[Tensor]:
+        """All that contributions are made from, a row for each micro-batch, to be compared.
 
-    def every(self, found: Found, scaled: Scaled) -> list[Tensor]:
-        """The same, as tensors of their own."""
-        calls = [t for calls in found.calls.values() for c in calls for t in (c.input, c.slope)]
-        parts = [part for _, part in self.parts(found, scaled)]
-        rows = [part.x for part in parts if isinstance(part, Rows)]
-        return [*calls, *rows, *(part.squares() for part in parts), found.losses]
+        What was found is used up.
+        """
+        yield found.losses
+        for call in chain.from_iterable(found.calls.values()):
+            yield call.input
+            yield call.slope
+        for _, part in self.parts(found, scaled):
+            if isinstance(part, Rows):
+                yield part.x
+            yield part.squares()
 
     def shape(self, name: str) -> torch.Size:
         """The shape of a sum of a parameter's parts."""

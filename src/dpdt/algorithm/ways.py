@@ -7,6 +7,7 @@ the executor that asks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -145,15 +146,12 @@ def tapped(owner: Executor, batch: Batch, scaled: Scaled, columns: Columns) -> H
         with cores_for(batch):
             return taps.run(model, owner.loss, examples, rows, key, weights)
 
-    def bits(examples: Data, trial: int) -> Tensor:
-        return taps.bits(run(examples, trial), scaled)
-
-    def every(examples: Data, trial: int) -> list[Tensor]:
+    def every(examples: Data, trial: int) -> Iterator[Tensor]:
         return taps.every(run(examples, trial), scaled)
 
     classes: int | None = 1
     if not batch.fixed:
-        classes = equal_places(bits, batch.data, size, rows, tries_of(layout.size))
+        classes = equal_places(every, batch.data, size, rows, tries_of(layout.size))
     turned = None if batch.fixed else classes
     if classes is None or not unmoved(every, batch.data, size, rows, turned):
         return None
@@ -196,9 +194,9 @@ def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | Non
             with cores_for(batch):
                 return [vectorised(*data), buffers[0]]
 
-        def contributions(examples: Data, trial: int, mapped: Any = gradients) -> Tensor:
+        def contributions(examples: Data, trial: int, mapped: Any = gradients) -> list[Tensor]:
             mapped(examples, trial)
-            return contribute(slice(0, 0), *buffers)[0]
+            return [contribute(slice(0, 0), *buffers)[0]]
 
         classes: int | None = 1
         try:

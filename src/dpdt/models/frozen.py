@@ -120,8 +120,8 @@ class _Frozen:
     def together(self, like: Data, rows: int, full: Data | None = None) -> bool:
         """Whether that many rows may be computed at once: all places give the same result."""
 
-        def compute(some: Data, trial: int) -> Tensor:
-            return self._compute(_with(some, full))[:rows]
+        def compute(some: Data, trial: int) -> list[Tensor]:
+            return [self._compute(_with(some, full))[:rows]]
 
         with one_core():
             return equal_places(compute, like, 1, rows, TRIES) == 1

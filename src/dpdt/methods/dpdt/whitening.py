@@ -86,7 +86,7 @@ class Whitening:
         """
         size = len(self.mean)
         found = equal_places(
-            lambda x, _: self._turn(x), self.mean.unsqueeze(0), 1, ROWS, tries_of(size)
+            lambda x, _: [self._turn(x)], self.mean.unsqueeze(0), 1, ROWS, tries_of(size)
         )
         return 1 if found is None else ROWS
 
