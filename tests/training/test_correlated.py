@@ -89,7 +89,8 @@ def test_the_noise_in_the_model_is_what_was_expected_when_bands_were_chosen():
     start, header = model.weight.detach().clone(), step.plan.header
     for batch in loader:
         step(batch)
-    moved = float((model.weight.detach() - start).std()) * 2 * 0.1 / SIGMA  # a step counts 1/2ρη in the end
+    spread = float((model.weight.detach() - start).std())
+    moved = spread * 2 * 0.1 / SIGMA  # a step counts 1/2ρη in the end
     smoothing = replace(step.plan.smoothing, averaging=0.0)
     response = np.square(np_response(header.coefficients, header.horizon, smoothing))
     expected = np.linalg.norm(header.coefficients) * math.sqrt(response.sum())
