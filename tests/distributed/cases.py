@@ -28,6 +28,7 @@ CASES = {
     "none partition": FIXED | {"memory": "none"},
     "none penalties": POISSON | {"memory": "none", "auxiliaries": 3, "penalty": (1.0, 2.0, 0.5)},
     "none poisson": POISSON | {"memory": "none"},
+    "correlated": {"memory": "shared", "sampling": "cyclic-poisson", "noise_bands": 2},
     "rule": {"lr": "auto", "penalty": "auto", "sampling": "poisson", "granularity": "model"},
     "whitened": {"lr": "auto", "penalty": "auto", "sampling": "poisson", "granularity": "model",
                  "preconditioner": "public", "public": True},
