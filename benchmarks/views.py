@@ -20,7 +20,7 @@ from dpdt.models.loss import accuracy
 from dpdt.models.networks import cnn
 
 OUT = Path(__file__).parent / "out" / "views.jsonl"
-EXAMPLES, HELD, BATCH, EPOCHS, EPSILON = 5_000, 5_000, 500, 20, 3.0
+EXAMPLES, HELD, BATCH, EPOCHS, EPSILON = 4_000, 5_000, 250, 8, 3.0
 
 
 def run(name: str, views: int, seed: int) -> dict[str, object]:
