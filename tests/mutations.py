@@ -841,7 +841,7 @@ SAMPLING = [
         "views are taken from the examples of others",
         "torch.stack(views, 1)",
         "torch.cat(views).view(len(x), self.views, *x.shape[1:])",
-        (AUGMENT, SENSITIVITY),
+        (AUGMENT,),
     ),
     Mutation(
         "training/augment.py",

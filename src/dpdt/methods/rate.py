@@ -56,9 +56,7 @@ def averaging(steps: int) -> float:
     return 1.0 - 1.0 / max(1.0, AVERAGED * steps)
 
 
-def reach_of(
-    model: nn.Module, inputs: Data, *, by_name: bool = False, grown: float = 1.0
-) -> float:
+def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False, grown: float = 1.0) -> float:
     """‖∂output/∂θ‖, as a root mean square over inputs and outputs, at `grown` times θ.
 
     Noise of deviation s in every entry of θ becomes noise of about s·reach in an output. Each
