@@ -5,7 +5,8 @@ For drawn methods, samplings, memories, models and data, the mean before noise i
 set and on a neighbour, from the same θ. It may move, in every block, by at most what the accountant
 computes from the setting that the ledger records. There is no tolerance: what rounding may add is
 in that number. Models draw random numbers, keep state, mix examples, compute in other dtypes;
-records are tiny, huge, or not finite. A model that is refused releases nothing.
+records are tiny, huge, or not finite, and may be images with several views. A model that is refused
+releases nothing.
 
 DPDT_CASES sets the number of cases; 50,000 take about an hour on two cores.
 """
@@ -177,6 +178,7 @@ cases = st.fixed_dictionaries(
         "share": st.sampled_from([0.2, 0.5, 1.0]),
         "scales": st.lists(SCALES, min_size=1, max_size=6),
         "own_loss": st.booleans(),
+        "views": st.sampled_from([0, 0, 0, 1, 3]),  # 0: as they are
         "autocast": st.booleans(),
         "seed": st.integers(0, 10_000),
     }
@@ -218,13 +220,17 @@ def prepared(case, data, absent=None):
     torch.manual_seed(case["seed"])
     model = MODELS[case["model"]]()
     data = (data[0].to(next(model.parameters()).dtype), data[1])
+    if case["views"]:  # images of one row, which are turned round
+        model, data = nn.Sequential(nn.Flatten(), model), (data[0][:, None, None], data[1])
     size = max(4, int(case["share"] * case["examples"]))
     options = dict(case["method"])
     if options["method"] == "dpdt":
         options |= {"granularity": case["granularity"], "lr": 0.3, "penalty": 2.0}
+    if case["views"]:
+        options |= {"augment": True, "views": case["views"]}
     if case["own_loss"]:
         options["loss"] = own_loss
-    public = torch.randn(8, INPUTS).to(data[0].dtype)
+    public = torch.randn(8, *data[0].shape[1:]).to(data[0].dtype)
     return prepare(
         model, data, epochs=4, batch_size=size, noise=1.0, clip=case["clip"], noise_seed=5,
         public=public if options["method"] == "gep" else None, absent=absent, **options,

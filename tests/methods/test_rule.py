@@ -1,6 +1,7 @@
 """The defaults: a learning rate that fits the noise, for any model, and what speaks against it."""
 
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +14,10 @@ from dpdt import config, data
 from dpdt.accounting import account
 from dpdt.config import plan_of
 from dpdt.errors import InputError
+from dpdt.methods import rate
 from dpdt.methods.dpdt import Dpdt
+from dpdt.methods.rate import fitting, typical
 from dpdt.methods.rate import reach_of as reach
-from dpdt.methods.rate import typical
 from dpdt.methods.settings import PrivacySettings
 from dpdt.training.loop import prepare
 
@@ -261,16 +263,56 @@ def test_without_noise_the_learning_rate_has_a_limit():
 
 
 @pytest.mark.parametrize(
-    ("noise", "steps", "expected"),
-    [(0.0, 300, 5.0), (1e-4, 300, 0.375 * 0.02 / (1e-4 * 300**0.5)), (0.01, 300, 200 / 300)],
+    ("noise", "steps"), [(1e-4, 300), (0.01, 300), (0.01, 3000), (1e-9, 300), (0.0, 300)]
 )
-def test_the_learning_rate_of_a_network(noise, steps, expected):
-    """η · reach lets 0.375 of the noise through, is at least 200/T, and at most 5."""
+def test_the_learning_rate_of_a_network(noise, steps):
+    """η = 0.6/√(σTR), and at most 16/R, where R is the reach at twice the weights."""
     model = network()
+    before = [p.detach().clone() for p in model.parameters()]
     step, _ = prepare(
         model, (X, Y), public=X, noise=noise, batch_size=20, epochs=steps // 3, lr="auto"
     )
-    assert step.plan.at(0).lr * reach(model, X[:32]) == pytest.approx(expected)
+    assert all(map(torch.equal, model.parameters(), before))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(2.0)
+    grown = reach(model, X[:32])
+    expected = 16.0 / grown
+    if noise:
+        expected = min(expected, 0.6 / (noise * steps * grown) ** 0.5)
+    assert step.plan.at(0).lr == pytest.approx(expected, rel=1e-6)
+    assert (noise < 1e-6) == (step.plan.at(0).lr == pytest.approx(16.0 / grown))
+
+
+def test_more_noise_steps_or_reach_never_make_the_learning_rate_larger():
+    sizes = [10.0**k for k in range(-8, 3)]
+    for linear in (False, True):
+        for which in range(3):
+            found = []
+            for size in sizes:
+                given = [1e-3, 300, 5.0]
+                given[which] = size if which != 1 else max(1, round(size * 1e8))
+                found.append(fitting(*given, linear=linear))
+            assert found == sorted(found, reverse=True)
+            assert len(set(found)) > 2
+
+
+def test_the_documented_rule_is_the_code_s():
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    assert f"η = {rate.NETWORK:g}/√(σ T R)" in text
+    assert f"at most {rate.NETWORK_FASTEST:g}/R" in text
+    assert f"at most {rate.FASTEST:g}/R²" in text
+    assert f"weights times {rate.GROWN:g}" in text
+
+
+def test_reach_at_grown_weights_leaves_the_model_alone():
+    model = network()
+    once, before = reach(model, X), [p.detach().clone() for p in model.parameters()]
+    grown = reach(model, X, grown=2.0)
+    assert all(map(torch.equal, model.parameters(), before))
+    assert all(p.grad is None for p in model.parameters())
+    assert reach(model, X) == once < grown
+    assert reach(nn.Linear(6, 3), X, grown=2.0) == reach(nn.Linear(6, 3), X)
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -24,6 +24,7 @@ class Options(TypedDict, total=False):
     epochs: int
     batch_size: int
     augment: bool
+    views: int
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
     precision: Literal["float32", "bfloat16"]

@@ -142,7 +142,12 @@ class Training:
             (
                 self.method.private and missing,
                 "method.noise: missing; give it, or a target privacy.epsilon to calibrate it for",
-            )
+            ),
+            (
+                self.train.views > 1 and not self.train.augment,
+                "train.views: all views of an image are the same unless train.augment is true, "
+                f"found {self.train.views}; set train.augment, or leave views at 1",
+            ),
         )
         self.method.check(self.train, self.privacy)
 

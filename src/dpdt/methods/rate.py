@@ -3,9 +3,13 @@
 The noise z of a step, in units of a contribution 2ρη·g, moves θ by z/(2ρ²η) over all later steps.
 So the noise of T steps moves θ by σ√T/(2ρ²η). It moves an output of the model by that times the
 output's *reach*, the norm of its gradient with respect to θ. With ρη fixed, exactly one η lets
-noise of a given deviation through to the outputs. The rule takes that η: a larger one would let
-more noise through, and a smaller one would use less of the signal. docs/results.md shows how well
-this does.
+noise of a given deviation through to the outputs. For a linear model the rule takes that η: a
+larger one would let more noise through, and a smaller one would use less of the signal.
+
+A network's reach grows as it learns, so it is measured on weights that are twice as large. And a
+network that must learn features needs a way to go, whatever the noise. Its η is 0.6/√(σ·T·reach):
+the exponents and the number were fitted to many small problems (benchmarks/rates.py), on training
+parts alone. docs/results.md shows how well both do.
 
 Guarantees: the rule looks at the initial model, and at public inputs or random numbers that stand
 in for them. Of private examples it sees only the shape.
@@ -27,20 +31,19 @@ UNIT = math.sqrt(2.0)  # the reach of a linear model with a bias, on inputs of n
 FORGOTTEN = 0.1  # of the multiplier at every step, ρη; one minus it is a momentum
 FASTEST = 32.0  # with hardly any noise η is limited as for gradient descent
 AVERAGED = 0.04  # the share of a run that averages go over
-# A linear model's outputs may take noise of deviation 1 over the whole run. The reach of a network
-# grows tenfold and more as it learns, so less noise may pass at the start. But a short run must
-# still get somewhere: η·reach·T is at least PATH, unless η·reach would exceed NETWORK_FASTEST.
-NETWORK_NOISE, PATH, NETWORK_FASTEST = 0.375, 200.0, 5.0
+NETWORK, NETWORK_FASTEST = 0.6, 16.0  # of a network: η·√(σ·T·reach), and at most η·reach
+GROWN = 2.0  # times a network's weights, when its reach is measured
 INPUTS = 32  # on which the reach is measured
 
 
 def fitting(noise: float, steps: int, reach: float, *, linear: bool) -> float:
     """The learning rate that fits the noise of every step."""
-    spread = noise * math.sqrt(steps)
-    allowed = 2 * FORGOTTEN**2 / spread if spread else math.inf  # η · reach
     if linear:
+        spread = noise * math.sqrt(steps)
+        allowed = 2 * FORGOTTEN**2 / spread if spread else math.inf  # η · reach
         return min(FASTEST / reach**2, allowed / reach)
-    return min(NETWORK_FASTEST, max(NETWORK_NOISE * allowed, PATH / steps)) / reach
+    spread = math.sqrt(noise * steps * reach)
+    return min(NETWORK_FASTEST / reach, NETWORK / spread if spread else math.inf)
 
 
 def penalty(lr: float) -> float:
@@ -53,8 +56,8 @@ def averaging(steps: int) -> float:
     return 1.0 - 1.0 / max(1.0, AVERAGED * steps)
 
 
-def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
-    """‖∂output/∂θ‖, as a root mean square over inputs and outputs.
+def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False, grown: float = 1.0) -> float:
+    """‖∂output/∂θ‖, as a root mean square over inputs and outputs, at `grown` times θ.
 
     Noise of deviation s in every entry of θ becomes noise of about s·reach in an output. Each
     output gets a random sign, so that one backward pass for each input is enough. With `by_name`
@@ -67,7 +70,9 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
     from dpdt.data.access import count, take
 
     generator = torch.Generator().manual_seed(0)
-    trained = [p for p in model.parameters() if p.requires_grad]
+    own = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    theta = {n: (p.detach() * grown).requires_grad_() for n, p in own.items()}
+    trained = list(theta.values())
     like = trained[0]
     inputs = tree_map(lambda t: t.to(like if t.is_floating_point() else like.device), inputs)
     modes = [(module, module.training) for module in model.modules()]
@@ -76,7 +81,7 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
     try:
         for i in range(count(inputs)):
             with torch.enable_grad():
-                outputs = _outputs(model, take(inputs, torch.tensor([i])), by_name)
+                outputs = _outputs(model, theta, take(inputs, torch.tensor([i])), by_name)
                 signs = torch.randint(2, outputs.shape, generator=generator).to(outputs) * 2.0 - 1.0
                 total = (outputs * signs).sum()  # of a vector, torch would import sympy: 0.3 s
             gradients = torch.autograd.grad(total, trained, allow_unused=True)
@@ -94,9 +99,13 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False) -> float:
     return reach
 
 
-def _outputs(model: nn.Module, one: Any, by_name: bool) -> Tensor:
+def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool) -> Tensor:
+    from torch.func import functional_call
+
     try:
-        outputs: Tensor = model(**one).logits if by_name else model(one)
+        args = ((), one) if by_name else ((one,), {})
+        found = functional_call(model, theta, *args)
+        outputs: Tensor = found.logits if by_name else found
         if not outputs.requires_grad:
             raise TypeError("its outputs do not depend on what is trained")
         return outputs

@@ -19,6 +19,7 @@ class TrainSettings:
     epochs: int = integer(20, 1)
     batch_size: int = integer(256, 1)
     augment: bool = flag(False)
+    views: int = integer(1, 1, most=1024)  # of each image, averaged before bounding
     seed: int = integer(0, 0)
     device: str = choice("auto", DEVICES)  # where to compute; no guarantee depends on it
     precision: str = choice("float32", ("float32", "bfloat16"))  # of gradients, before bounding

@@ -1,25 +1,35 @@
 """The paper's augmentation: a random crop of the padded image, a horizontal flip.
 
+With several views, an example is one image that was changed several times (De et al. 2022). Its
+loss is the mean over its views. So gradients of views are averaged before the example's
+contribution is bounded, and the example still adds one contribution.
+
 Guarantees: how an example is changed depends on a public seed, on the step and on the example's own
 number, never on data or on who else is in the mini-batch.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dpdt.algorithm.batch import Data
+from dpdt.algorithm.batch import Data, tree_map
+from dpdt.algorithm.gradients import Loss
 from dpdt.errors import InputError
 
 
 class Augment:
-    """Crops and flips the images x of (x, y), all of a mini-batch at once."""
+    """Crops and flips the images x of (x, y), all of a mini-batch at once.
 
-    def __init__(self, seed: int, examples: int):
-        self.seed, self.examples = seed, examples
+    With several views, x gets a dimension for them, behind that of examples.
+    """
+
+    def __init__(self, seed: int, examples: int, views: int = 1):
+        self.seed, self.examples, self.views = seed, examples, views
 
     def __call__(self, data: Data, indices: np.ndarray, step: int) -> Data:
         x = data[0] if isinstance(data, tuple) else None
@@ -30,8 +40,9 @@ class Augment:
             )
         pad = x.shape[-1] // 8  # 4 pixels of 32
         generator = np.random.default_rng((self.seed, 2, step))
-        draws = generator.random((self.examples, 3))[indices]
-        return crop_and_flip(x, torch.from_numpy(draws), pad), *data[1:]
+        draws = torch.from_numpy(generator.random((self.examples, self.views, 3))[indices])
+        views = [crop_and_flip(x, draws[:, view], pad) for view in range(self.views)]
+        return views[0] if self.views == 1 else torch.stack(views, 1), *data[1:]
 
 
 def crop_and_flip(x: Tensor, draws: Tensor, pad: int) -> Tensor:
@@ -46,3 +57,26 @@ def crop_and_flip(x: Tensor, draws: Tensor, pad: int) -> Tensor:
     channels = padded.flatten(2)
     index = flat.unsqueeze(1).expand(-1, x.shape[1], -1)
     return channels.gather(2, index).view_as(x)
+
+
+class OverViews:
+    """A loss as its mean over the views of every example.
+
+    The model and the loss see views as if they were examples of the micro-batch. Public examples
+    have no views, and are left alone.
+    """
+
+    def __init__(self, loss: Loss, views: int):
+        self.loss, self.views = loss, views
+
+    def __call__(self, model: Any, data: Data) -> Tensor:
+        x, *others = data
+        if x.dim() == 4:
+            return self.loss(model, data)
+        repeated = tree_map(lambda t: t.repeat_interleave(self.views, 0), tuple(others))
+        return self.loss(model, (x.flatten(0, 1), *repeated))
+
+
+def over_views(loss: Loss, views: int) -> Loss:
+    """The loss of examples with this many views."""
+    return OverViews(loss, views) if views > 1 else loss

@@ -29,7 +29,7 @@ from dpdt.methods.problem import Problem
 from dpdt.models.loss import accuracy, default_loss
 from dpdt.training import earlier
 from dpdt.training.ahead import Draws
-from dpdt.training.augment import Augment
+from dpdt.training.augment import Augment, over_views
 from dpdt.training.device import place
 from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
@@ -131,7 +131,7 @@ def _prepared(
     loader = _loader(data, draws, plan, device, world)
     job = Job(
         model=learner,
-        loss=at_precision(loss, training.train.precision, device),
+        loss=at_precision(over_views(loss, training.train.views), training.train.precision, device),
         plan=plan,
         noise=noise,
         world=world,
@@ -178,7 +178,7 @@ def _loader(data: Any, draws: Draws, plan: Plan, device: torch.device, world: Wo
         steps=plan.steps,
         device=device,
         seed=train.seed,
-        augment=Augment(train.seed, count(data)) if train.augment else None,
+        augment=Augment(train.seed, count(data), train.views) if train.augment else None,
         alone=poisson and plan.header.per_example,
         # how much a user holds may be what is replaced
         fixed=not poisson and plan.header.unit != "user",

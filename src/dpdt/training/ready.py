@@ -54,8 +54,14 @@ class Ready:
             data = whitened.data(data, overwrite=overwrite)
         if plan.training.method.lr == AUTO:
             by_name = isinstance(take(data, torch.arange(1)), Mapping)
-            found = rate.reach_of(learner, rate.typical(inputs, data), by_name=by_name)
-            plan = plan.tuned(found, linear=linear_layer(learner) is not None)
+            linear = linear_layer(learner) is not None
+            found = rate.reach_of(
+                learner,
+                rate.typical(inputs, data),
+                by_name=by_name,
+                grown=1.0 if linear else rate.GROWN,
+            )
+            plan = plan.tuned(found, linear=linear)
         return cls(learner=learner, data=data, plan=plan, whitened=whitened, identity=identity)
 
 
