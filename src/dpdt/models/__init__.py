@@ -28,7 +28,7 @@ _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
     "convnet": lambda m, f: describe.convnet(f.shape[0], f.classes, m.width),
     "resnet18": lambda m, f: describe.resnet18(f.shape[0], f.classes, m.width),
     "scatter": lambda m, f: describe.scatter(f.shape, f.classes, m.pool),
-    "patches": lambda m, f: describe.patches(m.dictionary, m.grid, f.classes),
+    "patches": lambda m, f: describe.patches(m.dictionary, m.channels, m.grid, f.classes),
     "vit-small": lambda m, f: describe.vit(
         f.shape,
         f.classes,
@@ -127,7 +127,7 @@ def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
                 size = describe.scattered(facts.shape, model.pool)
                 return Scattered(model.pool, size, facts.classes)
             case "patches":
-                return Patched.of(model, facts, seed)
+                return Patched.of(model, facts)
             case "convnet":
                 return networks.ConvNet(facts.shape[0], facts.classes, model.width, model.norm)
             case "resnet18":
@@ -169,12 +169,15 @@ def learner(model: nn.Module, config: ModelSettings, augment: bool) -> nn.Module
 
 
 def learn(model: nn.Module, public: Any) -> dict[str, Any] | None:
-    """Let a frozen part learn from public inputs, if it can. Returns what it has learnt."""
-    from dpdt.models.patches import Patched
+    """Let a frozen part learn from public inputs, if it can. Returns what it has learnt.
 
-    if public is None or not isinstance(model, Patched):
+    If there are none, it learns from made-up ones.
+    """
+    from dpdt.models.patches import Patched, made_up
+
+    if not isinstance(model, Patched):
         return None
-    model.features.learn_(public)
+    model.features.learn_(made_up(model.features.shape) if public is None else public)
     return {f"features.{name}": t for name, t in model.features.state_dict().items()}
 
 
