@@ -8,7 +8,7 @@ from dpdt import data, models
 from dpdt.config import load as configured
 from dpdt.data import cache
 from dpdt.errors import InputError
-from dpdt.models.patches import ALIKE, Patches, normalised
+from dpdt.models.patches import ALIKE, SIZE, Patches, made_up, normalised
 from dpdt.models.settings import ModelSettings as Model
 from dpdt.training import run as running
 
@@ -17,14 +17,17 @@ def images(number, *shape, seed=0):
     return torch.rand(number, *shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-def patches(shape=(3, 12, 10), *, size=7, patch=4, grid=2, threshold=0.5, mirror=True, seed=0):
-    return Patches(
-        shape, size=size, patch=patch, grid=grid, threshold=threshold, mirror=mirror, seed=seed
-    )
+def patches(shape=(3, 12, 10), *, learnt=5, **given):
+    """A module that has learnt from some images."""
+    options = {"size": 7, "patch": 4, "grid": 2, "threshold": 0.5, "mirror": True, "seed": 0}
+    options |= {"channels": 2 * given.get("size", 7), **given}
+    module = Patches(shape, **options)
+    module.learn_(images(learnt, *shape))
+    return module
 
 
-def by_definition(module, image):
-    """Place after place, in float64."""
+def likeness(module, image):
+    """Place after place, in float64: [cells, 2 · atoms]."""
 
     def of(view):
         side, places = module.patch, [s - module.patch + 1 for s in view.shape[1:]]
@@ -41,13 +44,12 @@ def by_definition(module, image):
                 keep.clamp_min(0).permute(2, 0, 1), module.grid
             )
             cells.append(pooled.flatten(1).t())
-        return torch.stack(cells)
+        return torch.cat(cells, dim=1)
 
     views = [image.double(), image.double().flip(-1)] if module.mirror else [image.double()]
-    return torch.stack([of(view) for view in views]).mean(0).sqrt().flatten()
+    return torch.stack([of(view) for view in views]).mean(0).sqrt()
 
 
-@pytest.mark.parametrize("learnt", [False, True])
 @pytest.mark.parametrize(
     ("shape", "options"),
     [
@@ -56,16 +58,61 @@ def by_definition(module, image):
         ((2, 9, 11), {"patch": 3, "grid": 3, "threshold": 1.0}),
     ],
 )
-def test_features_are_what_they_are_said_to_be(shape, options, learnt):
-    module = patches(shape, **options)
-    if learnt:
-        module.learn_(images(5, *shape))
-    x = images(3, *shape, seed=1)
+def test_features_are_what_they_are_said_to_be(shape, options):
+    public, x = images(20, *shape), images(3, *shape, seed=1)
+    module = patches(shape, learnt=20, channels=3, **options)
     found = module(x)
     assert found.dtype == torch.float16
-    expected = torch.stack([by_definition(module, image) for image in x])
-    torch.testing.assert_close(found.double(), expected, atol=2e-3, rtol=2e-3)
-    assert found.count_nonzero() > 10
+    cells = torch.stack([likeness(module, image) for image in public])
+    centre = cells.mean(0)
+    rows = (cells - centre).flatten(0, 1)
+    values, directions = torch.linalg.eigh(rows.t() @ rows / len(rows))
+    values, directions = values[-3:], directions[:, -3:]
+    turn = directions * (values + 0.01 * values.mean()) ** -0.25
+    turn *= SIZE / (rows @ turn).square().mean().sqrt()
+    expected = torch.stack([(likeness(module, image) - centre) @ turn for image in x])
+    # a direction may as well point the other way
+    found = found.double().view_as(expected)
+    signs = (found * expected).sum((0, 1)).sign()
+    torch.testing.assert_close(found * signs, expected, atol=5e-3, rtol=5e-3)
+    assert found.abs().mean() > 0.1
+
+
+def test_public_features_are_centred_and_half_whitened():
+    """A direction of variance v is left with v/√(v + λ), and channels do not go together."""
+    shape = (1, 12, 12)
+    module = patches(shape, size=10, channels=6, learnt=200)
+    found = module(images(200, *shape)).double().view(200, 4, 6)
+    assert float(found.mean(0).abs().max()) < 1e-2
+    assert float(found.square().mean().sqrt()) == pytest.approx(SIZE, rel=1e-2)
+    covariance = torch.cov(found.flatten(0, 1).t())
+    deviations = covariance.diagonal().sqrt()
+    assert float((covariance / deviations / deviations[:, None]).fill_diagonal_(0).max()) < 0.02
+    cells = torch.stack([likeness(module, image) for image in images(200, *shape)])
+    values = torch.linalg.eigvalsh(torch.cov((cells - cells.mean(0)).flatten(0, 1).t()))[-6:]
+    expected = values / (values + 0.01 * values.mean()).sqrt()
+    ratio = covariance.diagonal() / expected
+    torch.testing.assert_close(ratio / ratio.mean(), torch.ones(6).double(), atol=0.05, rtol=0)
+
+
+def test_images_that_are_all_alike_give_finite_features():
+    module = patches((1, 8, 8))
+    module.learn_(torch.zeros(3, 1, 8, 8))
+    assert torch.isfinite(module(images(2, 1, 8, 8))).all()
+
+
+def test_what_is_learnt_does_not_depend_on_the_number_of_cores():
+    before = torch.get_num_threads()
+    learnt = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            learnt.append(patches((3, 16, 16), size=60, learnt=40).state_dict())
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    for name, tensor in learnt[0].items():
+        assert torch.equal(tensor, learnt[1][name]), name
 
 
 def test_an_image_and_its_mirror_image_have_the_same_features():
@@ -76,7 +123,7 @@ def test_an_image_and_its_mirror_image_have_the_same_features():
 
 
 def test_an_image_is_computed_by_itself():
-    module = patches((3, 32, 32), size=50, patch=6, grid=3)
+    module = patches((3, 32, 32), size=50, patch=6, grid=3, channels=20)
     x = images(5, 3, 32, 32)
     together = module(x)
     for number, image in enumerate(x):
@@ -84,8 +131,7 @@ def test_an_image_is_computed_by_itself():
 
 
 def test_atoms_have_norm_one_and_are_not_alike():
-    module = patches((3, 16, 16), size=40)
-    module.learn_(images(20, 3, 16, 16))
+    module = patches((3, 16, 16), size=40, learnt=20)
     alike = (module.atoms @ module.atoms.t()).abs()
     torch.testing.assert_close(alike.diagonal(), torch.ones(40))
     assert float(alike.fill_diagonal_(0).max()) <= ALIKE + 1e-6
@@ -106,17 +152,9 @@ def test_whitening_evens_out_directions():
 
 
 def test_a_seed_gives_the_same_atoms_and_another_gives_others():
-    public = images(5, 3, 12, 10)
-    found = []
-    for seed in (0, 0, 1):
-        module = patches(seed=seed)
-        start = module.atoms.clone()
-        module.learn_(public)
-        found.append((start, module.atoms.clone()))
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
-    assert not torch.equal(found[0][0], found[2][0])
-    assert not torch.equal(found[0][1], found[2][1])
+    found = [patches(seed=seed).atoms for seed in (0, 0, 1)]
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
 
 
 SMALL = ("model.name=patches", "model.dictionary=6", "model.patch=3", "data.name=digits-images")
@@ -135,20 +173,50 @@ def test_a_run_learns_atoms_from_public_inputs_alone(monkeypatch):
             loaded = data.Examples(train=(1 - whole.train[0], whole.train[1]), test=test)
         monkeypatch.setattr("dpdt.data.load", lambda *_, loaded=loaded: loaded)
         learnt.append(running.load(config).fixed)
-    assert set(learnt[0]) == {"features.atoms", "features.mean", "features.turn"}
+    assert set(learnt[0]) == {
+        f"features.{name}" for name in ("atoms", "mean", "turn", "channels", "offset")
+    }
     for name, tensor in learnt[0].items():
         assert torch.equal(tensor, learnt[1][name])
 
 
-def test_the_model_that_is_released_has_its_atoms(tmp_path):
+def test_runs_of_all_seeds_have_the_same_features():
+    """So that they are computed once."""
+    configs = [configured("digits", (*SMALL, f"train.seed={seed}"), None) for seed in (0, 1)]
+    first, second = [running.load(config) for config in configs]
+    assert torch.equal(first.train[0], second.train[0])
+
+
+def test_without_public_images_made_up_ones_stand_in(monkeypatch):
+    """Whatever the data are."""
+    config = configured("digits", (*SMALL, "data.public=0"), None)
+    learnt = running.load(config).fixed
+    expected = patches((1, 8, 8), size=6, patch=3, grid=3, threshold=1.0)
+    expected.learn_(made_up((1, 8, 8)))
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(tensor, learnt[f"features.{name}"]), name
+
+
+def test_made_up_images_are_smooth_and_in_range():
+    found = made_up((3, 16, 20))
+    assert found.shape[1:] == (3, 16, 20)
+    assert 0.4 < float(found.abs().max()) <= 1.0
+    beside = torch.corrcoef(torch.stack([found[..., 1:].flatten(), found[..., :-1].flatten()]))
+    colours = torch.corrcoef(found.transpose(0, 1).flatten(1))
+    assert beside[0, 1] > 0.5
+    assert float(colours.min()) > 0.5
+
+
+@pytest.mark.parametrize("public", [0, 30])
+def test_the_model_that_is_released_has_its_atoms(tmp_path, public):
     """It answers from images as the head does from features."""
-    options = (*SMALL, "data.public=30", "train.epochs=2")
+    options = (*SMALL, f"data.public={public}", "train.epochs=2")
     config = configured("digits", options, None)
     outcome = running.run(config, tmp_path / "run", show_progress=False)
     dpdt.release(outcome.run)
     model = dpdt.load(outcome.run / "release")
     x, y = data.load("digits-images").test
-    right = (model(x[30:]).argmax(1) == y[30:]).float().mean()
+    right = (model(x[public:]).argmax(1) == y[public:]).float().mean()
     assert outcome.accuracy == pytest.approx(float(right), abs=2 / len(y))
 
 
