@@ -1,12 +1,15 @@
 """Features from patches: by their definition, of one image at a time, from public images alone."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import dpdt
 from dpdt import data, models
 from dpdt.config import load as configured
 from dpdt.data import cache
+from dpdt.data.images import shaped
 from dpdt.errors import InputError
 from dpdt.models.patches import ALIKE, SIZE, Patches, made_up, normalised
 from dpdt.models.settings import ModelSettings as Model
@@ -195,6 +198,63 @@ def test_without_public_images_made_up_ones_stand_in(monkeypatch):
     expected.learn_(made_up((1, 8, 8)))
     for name, tensor in expected.state_dict().items():
         assert torch.equal(tensor, learnt[f"features.{name}"]), name
+
+
+def pictures(folder, number, seed=0):
+    """A folder with folders of colour images."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (number, 9, 12, 3), dtype=np.uint8)
+    for n, image in enumerate(pixels):
+        (folder / str(n % 2)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / str(n % 2) / f"{n}.png")
+    return folder
+
+
+def test_a_folder_of_other_images_gives_the_atoms(tmp_path, monkeypatch):
+    """In the shape of the data, whatever the data are; another image makes it another run."""
+    monkeypatch.setenv("DPDT_DATA", str(tmp_path))
+    home = pictures(tmp_path / "others", 6)
+    options = (*SMALL, "data.public=30", "model.dictionary_from=others")
+    config = configured("digits", options, None)
+    first = running.Assembled.of(config, None, None)
+    expected = patches((1, 8, 8), size=6, patch=3, grid=3, threshold=1.0)
+    expected.learn_(shaped(home, (1, 8, 8), 100))
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(tensor, first.model.features.state_dict()[name]), name
+    pictures(home, 1, seed=1)
+    second = running.Assembled.of(config, None, None)
+    assert second.start != first.start
+    assert not torch.equal(second.examples.train[0], first.examples.train[0])
+
+
+def test_images_of_a_folder_are_spread_over_it_and_have_the_shape_of_the_data(tmp_path):
+    pictures(tmp_path, 6)
+    every = shaped(tmp_path, (3, 5, 7), 100)
+    assert every.shape == (6, 3, 5, 7)
+    assert -1 <= float(every.min()) < -0.5
+    assert 0.5 < float(every.max()) <= 1
+    torch.testing.assert_close(shaped(tmp_path, (3, 5, 7), 3), every[::2])
+    torch.testing.assert_close(shaped(tmp_path, (1, 5, 7), 9), every.mean(1, keepdim=True))
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    config = configured("digits", (*SMALL, f"model.dictionary_from={tmp_path / 'no'}"), None)
+    with pytest.raises(InputError, match=r"model\.dictionary_from: must be a folder .*no'"):
+        running.load(config)
+
+
+def test_a_release_does_not_say_where_the_folder_was(tmp_path):
+    home = pictures(tmp_path / "others", 6)
+    options = (*SMALL, f"model.dictionary_from={home}", "train.epochs=1")
+    outcome = running.run(configured("digits", options, None), tmp_path / "r", show_progress=False)
+    dpdt.release(outcome.run)
+    assert str(home) not in (outcome.run / "release" / "config.json").read_text()
+    dpdt.load(outcome.run / "release")
+
+
+def test_a_dictionary_that_does_not_fit_into_memory_is_refused(monkeypatch):
+    monkeypatch.setattr("dpdt.models.available", lambda: 10**9)
+    with pytest.raises(InputError, match=r"lower .*dictionary"):
+        models.build(Model(name="patches", dictionary=10_000), data.facts("cifar10"), 0)
 
 
 def test_made_up_images_are_smooth_and_in_range():

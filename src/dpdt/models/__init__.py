@@ -141,10 +141,12 @@ def _refuse_large(model: ModelSettings, facts: Facts) -> None:
     if describe_it is None or free is None:
         return
     size = FLOAT * sum(parameter.size for parameter in describe_it(model, facts))
+    if model.name == "patches":
+        size += describe.learning(model.dictionary)
     if size > free:
         raise InputError(
             f"model: {model.name!r} of this size takes {gigabytes(size)} of memory, and "
-            f"{gigabytes(free)} are free; lower hidden, width or layers"
+            f"{gigabytes(free)} are free; lower hidden, width, layers or dictionary"
         )
 
 
@@ -168,16 +170,20 @@ def learner(model: nn.Module, config: ModelSettings, augment: bool) -> nn.Module
     return part
 
 
-def learn(model: nn.Module, public: Any) -> dict[str, Any] | None:
+def learn(model: nn.Module, config: ModelSettings, public: Any) -> dict[str, Any] | None:
     """Let a frozen part learn from public inputs, if it can. Returns what it has learnt.
 
-    If there are none, it learns from made-up ones.
+    These are the images of a folder, if one is named, or the public inputs of the data set. If
+    there are none, made-up ones stand in.
     """
-    from dpdt.models.patches import Patched, made_up
+    from dpdt.models.patches import Patched, made_up, of_folder
 
     if not isinstance(model, Patched):
         return None
-    model.features.learn_(made_up(model.features.shape) if public is None else public)
+    shape = model.features.shape
+    if config.dictionary_from is not None:
+        public = of_folder(config.dictionary_from, shape)
+    model.features.learn_(made_up(shape) if public is None else public)
     return {f"features.{name}": t for name, t in model.features.state_dict().items()}
 
 

@@ -97,6 +97,11 @@ def channels(dictionary: int, wanted: int) -> int:
     return min(wanted, 2 * dictionary)
 
 
+def learning(dictionary: int) -> int:
+    """Bytes that learning channels takes: a covariance in float64, and twice that to turn it."""
+    return 3 * 8 * (2 * dictionary) ** 2
+
+
 def patches(dictionary: int, wanted: int, grid: int, classes: int) -> list[Parameter]:
     """A linear head on features from patches, which are fixed."""
     return _linear("head", channels(dictionary, wanted) * grid**2, classes)

@@ -15,19 +15,22 @@ with U and v the first eigenvectors and eigenvalues of the covariance of ℓ ove
 and cells, m the public mean of ℓ in this cell, and s so that public features are of size ½. Every
 image counts once for each cell, so that there are more samples than whole images would give.
 
-Atoms and channels are taken from public images. Where there are none, they are taken from made-up
-ones (`made_up`), a function of a public seed. So features cost no privacy. Each image is computed
-by itself, by products of constant size: its features are the same to the bit whoever else is there.
+Atoms and channels are taken from public images: inputs of the data set, or those of a folder. Where
+there are none, they are taken from made-up ones (`made_up`), a function of a public seed. So
+features cost no privacy. Each image is computed by itself, by products of constant size: its
+features are the same to the bit whoever else is there.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.lanes import one_core
-from dpdt.data import Facts
+from dpdt.data import Facts, folder, images
 from dpdt.errors import InputError
 from dpdt.models import describe
 from dpdt.models.settings import ModelSettings
@@ -40,7 +43,7 @@ TRIES = 20  # pieces that are looked at for each atom, at most
 POWER, LEAST = 0.25, 0.01  # of the whitening of channels; λ as a share of the mean of v
 CHUNK = 64  # public images whose likenesses are in memory at once
 SIZE = 0.5  # of features, as a root mean square over public images
-MADE_UP = 1000  # images
+MADE_UP, FROM_FOLDER = 1000, 2000  # images, the latter at most
 SEED = 0  # the same whatever the run's seed is: so runs share their features
 
 
@@ -62,7 +65,19 @@ def made_up(shape: tuple[int, ...]) -> Tensor:
     lines = [torch.fft.fftfreq(sides[0]), torch.fft.rfftfreq(sides[1])]
     frequency = (lines[0][:, None] ** 2 + lines[1] ** 2).sqrt().clamp_min(1.0 / max(sides))
     smooth = torch.fft.irfft2(torch.fft.rfft2(noise) / frequency, s=sides)
-    return (smooth / (2.0 * smooth.std())).clamp_(-1.0, 1.0)
+    inside: Tensor = (smooth / (2.0 * smooth.std())).clamp_(-1.0, 1.0)
+    return inside
+
+
+def of_folder(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Public images of a folder, as given or below the data folder."""
+    for path in (Path(name).expanduser(), folder() / name):
+        if path.is_dir():
+            return images.shaped(path, shape, FROM_FOLDER)
+    raise InputError(
+        f"model.dictionary_from: must be a folder with folders of images, here or below "
+        f"{folder()}, found {name!r}"
+    )
 
 
 class Patches(nn.Module):
@@ -122,7 +137,7 @@ class Patches(nn.Module):
         views, number = self._views(), len(images) * len(self.cells)
         mean = torch.zeros(len(self.cells), len(self.channels), dtype=torch.float64)
         second = torch.zeros(len(self.channels), len(self.channels), dtype=torch.float64)
-        for some in images.float().split(CHUNK):
+        for some in torch.split(images.float(), CHUNK):
             found = torch.stack([self._likeness(image, views) for image in some]).double()
             mean += found.sum(0) / len(images)
             rows = found.flatten(0, 1)
