@@ -1644,6 +1644,13 @@ FEATURES = [
         (PATCHES,),
     ),
     Mutation(
+        "models/frozen.py",
+        "what was learnt from other images is found",
+        "key = key_of(model, settings, public)",
+        "key = key_of(model, settings, public[:1])",
+        (PATCHES,),
+    ),
+    Mutation(
         "models/patches.py",
         "what is learnt depends on the number of cores",
         "with one_core(), torch.no_grad():",

@@ -290,6 +290,25 @@ def test_features_are_kept_in_half_and_used_in_single_precision(tmp_path, monkey
     assert 2 * number <= cache.size()[1] < 3 * number
 
 
+def test_what_was_learnt_is_found_again_for_the_same_public_images_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPDT_CACHE", str(tmp_path))
+    learnt, learn = [], Patches.learn_
+    monkeypatch.setattr(
+        Patches, "learn_", lambda self, x: (learnt.append(len(x)), learn(self, x))[1]
+    )
+    found = {}
+    for public in (30, 31, 30):
+        found[len(found)] = running.load(
+            configured("digits", (*SMALL, f"data.public={public}"), None)
+        )
+    assert learnt == [30, 31]
+    for name, tensor in found[0].fixed.items():
+        assert torch.equal(tensor, found[2].fixed[name])
+    assert not torch.equal(found[0].fixed["features.atoms"], found[1].fixed["features.atoms"])
+    running.load(configured("digits", (*SMALL, "data.public=30", "model.threshold=0.5"), None))
+    assert learnt == [30, 31, 30]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

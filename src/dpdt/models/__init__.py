@@ -176,6 +176,7 @@ def learn(model: nn.Module, config: ModelSettings, public: Any) -> dict[str, Any
     These are the images of a folder, if one is named, or the public inputs of the data set. If
     there are none, made-up ones stand in.
     """
+    from dpdt.models import frozen
     from dpdt.models.patches import Patched, made_up, of_folder
 
     if not isinstance(model, Patched):
@@ -183,7 +184,7 @@ def learn(model: nn.Module, config: ModelSettings, public: Any) -> dict[str, Any
     shape = model.features.shape
     if config.dictionary_from is not None:
         public = of_folder(config.dictionary_from, shape)
-    model.features.learn_(made_up(shape) if public is None else public)
+    frozen.learn_once(model, config, made_up(shape) if public is None else public)
     return {f"features.{name}": t for name, t in model.features.state_dict().items()}
 
 
