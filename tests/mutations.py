@@ -112,6 +112,7 @@ VOTES = "tests/test_sensitivity.py::test_one_record_moves_one_teachers_vote"
 WHITENING = "tests/methods/test_whitening.py"
 CACHE = "tests/data/test_cache.py"
 FROZEN = "tests/models/test_frozen.py"
+PATCHES = "tests/models/test_patches.py"
 VERIFY = "tests/releasing/test_verify.py"
 RELEASE = "tests/releasing/test_release.py"
 ATTACKS = "tests/releasing/test_attacks.py"
@@ -1807,6 +1808,48 @@ ENGINES = [
 ]
 
 FEATURES = [
+    Mutation(
+        "training/run.py",
+        "the dictionary is learnt from private images",
+        "models.learn(model, config.model, public)",
+        "models.learn(model, config.model, loaded.train[0])",
+        (PATCHES,),
+    ),
+    Mutation(
+        "models/patches.py",
+        "an image's features depend on the others",
+        "for image in x.float():",
+        "for image in (x - x.mean(0)).float():",
+        (PATCHES,),
+    ),
+    Mutation(
+        "models/frozen.py",
+        "what was learnt from other images is found",
+        "key = key_of(model, settings, public)",
+        "key = key_of(model, settings, public[:1])",
+        (PATCHES,),
+    ),
+    Mutation(
+        "models/patches.py",
+        "what is learnt depends on the number of cores",
+        "with one_core(), torch.no_grad():",
+        "with torch.no_grad():",
+        (PATCHES,),
+    ),
+    Mutation(
+        "models/__init__.py",
+        "a folder of public images is not looked at",
+        "if config.dictionary_from is not None:",
+        "if False:",
+        (PATCHES,),
+    ),
+    Mutation(
+        "releasing/description.py",
+        "a release says where the public images were",
+        "tokenizer=None, dictionary_from=None",
+        "tokenizer=None",
+        (PATCHES,),
+    ),
     Mutation(
         "models/frozen.py",
         "an input's features depend on its place whatever is found out",
@@ -4068,7 +4111,7 @@ USED = [
     Mutation(
         "releasing/description.py",
         "a path of the user's machine is published",
-        "asdict(replace(config.model, tokenizer=None))",
+        "asdict(replace(config.model, tokenizer=None, dictionary_from=None))",
         "asdict(config.model)",
         ("tests/releasing/test_loading.py",),
     ),

@@ -28,7 +28,7 @@ _DESCRIBE: dict[str, Callable[[ModelSettings, Facts], list[Parameter]]] = {
     "convnet": lambda m, f: describe.convnet(f.shape[0], f.classes, m.width),
     "resnet18": lambda m, f: describe.resnet18(f.shape[0], f.classes, m.width),
     "scatter": lambda m, f: describe.scatter(f.shape, f.classes, m.pool),
-    "patches": lambda m, f: describe.patches(m.dictionary, m.grid, f.classes),
+    "patches": lambda m, f: describe.patches(m.dictionary, m.channels, m.grid, f.classes),
     "vit-small": lambda m, f: describe.vit(
         f.shape,
         f.classes,
@@ -127,7 +127,7 @@ def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
                 size = describe.scattered(facts.shape, model.pool)
                 return Scattered(model.pool, size, facts.classes)
             case "patches":
-                return Patched.of(model, facts, seed)
+                return Patched.of(model, facts)
             case "convnet":
                 return networks.ConvNet(facts.shape[0], facts.classes, model.width, model.norm)
             case "resnet18":
@@ -141,10 +141,12 @@ def _refuse_large(model: ModelSettings, facts: Facts) -> None:
     if describe_it is None or free is None:
         return
     size = FLOAT * sum(parameter.size for parameter in describe_it(model, facts))
+    if model.name == "patches":
+        size += describe.learning(model.dictionary)
     if size > free:
         raise InputError(
             f"model: {model.name!r} of this size takes {gigabytes(size)} of memory, and "
-            f"{gigabytes(free)} are free; lower hidden, width or layers"
+            f"{gigabytes(free)} are free; lower hidden, width, layers or dictionary"
         )
 
 
@@ -168,13 +170,21 @@ def learner(model: nn.Module, config: ModelSettings, augment: bool) -> nn.Module
     return part
 
 
-def learn(model: nn.Module, public: Any) -> dict[str, Any] | None:
-    """Let a frozen part learn from public inputs, if it can. Returns what it has learnt."""
-    from dpdt.models.patches import Patched
+def learn(model: nn.Module, config: ModelSettings, public: Any) -> dict[str, Any] | None:
+    """Let a frozen part learn from public inputs, if it can. Returns what it has learnt.
 
-    if public is None or not isinstance(model, Patched):
+    These are the images of a folder, if one is named, or the public inputs of the data set. If
+    there are none, made-up ones stand in.
+    """
+    from dpdt.models import frozen
+    from dpdt.models.patches import Patched, made_up, of_folder
+
+    if not isinstance(model, Patched):
         return None
-    model.features.learn_(public)
+    shape = model.features.shape
+    if config.dictionary_from is not None:
+        public = of_folder(config.dictionary_from, shape)
+    frozen.learn_once(model, config, made_up(shape) if public is None else public)
     return {f"features.{name}": t for name, t in model.features.state_dict().items()}
 
 

@@ -92,14 +92,19 @@ def scatter(shape: tuple[int, ...], classes: int, pool: int) -> list[Parameter]:
     return _linear("head", scattered(shape, pool), classes)
 
 
-def patched(dictionary: int, grid: int) -> int:
-    """The number of features from patches: two for each atom and cell."""
-    return 2 * dictionary * grid**2
+def channels(dictionary: int, wanted: int) -> int:
+    """The number of features of a cell: there are no more directions than two for each atom."""
+    return min(wanted, 2 * dictionary)
 
 
-def patches(dictionary: int, grid: int, classes: int) -> list[Parameter]:
+def learning(dictionary: int) -> int:
+    """Bytes that learning channels takes: a covariance in float64, and twice that to turn it."""
+    return 3 * 8 * (2 * dictionary) ** 2
+
+
+def patches(dictionary: int, wanted: int, grid: int, classes: int) -> list[Parameter]:
     """A linear head on features from patches, which are fixed."""
-    return _linear("head", patched(dictionary, grid), classes)
+    return _linear("head", channels(dictionary, wanted) * grid**2, classes)
 
 
 def vit(

@@ -67,8 +67,19 @@ def features_once(
     return found.pop("features").float(), found["labels"]
 
 
+def learn_once(model: Any, settings: ModelSettings, public: Tensor) -> None:
+    """Let the frozen part of a model learn from public inputs, if what it learns is not on disk."""
+    key = key_of(model, settings, public)
+    found = cache.read(key)
+    if found is None:
+        model.features.learn_(public)
+        cache.write(key, model.features.state_dict())
+    else:
+        model.features.load_state_dict(found)
+
+
 def key_of(model: nn.Module, settings: ModelSettings, part: Any) -> str:
-    """A hash of everything that features depend on."""
+    """A hash of everything that features depend on, or what is learnt for them."""
     children = {name: child for name, child in model.named_children() if name != "head"}
     here = Path(__file__).parent
     code = hashlib.sha256()

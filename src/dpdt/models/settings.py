@@ -26,7 +26,9 @@ class ModelSettings:
     layers: int | None = integer(None, 1, most=1000)  # transformers that are not pretrained
     patch: int | None = integer(None, 1)  # the side of patches; vit-small: 16, patches: 6
     pool: int = integer(1, 1)  # scatter: windows of features that are averaged
-    dictionary: int = integer(800, 1, most=100_000)  # patches: how many pieces of images
+    dictionary: int = integer(800, 1, most=10_000)  # patches: how many pieces of images
+    dictionary_from: str | None = key(None, "a folder", lambda v: isinstance(v, str))  # patches
+    channels: int = integer(300, 1)  # patches: numbers a cell that likeness is summed up in
     grid: int = integer(3, 1)  # patches: cells on a side that features are averaged over
     threshold: float = positive(1.0, most=1e6)  # patches: what likeness must exceed to count
     mirror: bool = flag(True)  # patches: mean of the features of an image and its mirror image

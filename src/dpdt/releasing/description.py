@@ -66,7 +66,7 @@ def describe(
         return found
     name, known = config.data.name, data.DATA.get(config.data.name)
     facts = data.facts(name)
-    settings = asdict(replace(config.model, tokenizer=None))  # which is a path
+    settings = asdict(replace(config.model, tokenizer=None, dictionary_from=None))  # paths
     if not models.by_name(config.model):
         from dpdt.models.pretrained import architecture
 

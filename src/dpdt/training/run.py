@@ -48,7 +48,7 @@ def load(config: Config, *, show_progress: bool = False) -> data.Examples:
     loaded = data.load(config.data.name, config.data.limit)
     model = models.build(config.model, facts, config.train.seed)
     public, _ = data.set_aside(loaded, config.data.public)
-    fixed = models.learn(model, public)
+    fixed = models.learn(model, config.model, public)
     watch = partial(counting, enabled=show_progress)
     ready = models.inputs(model, config.model, loaded, augment=config.train.augment, watch=watch)
     return replace(ready, fixed=fixed)
