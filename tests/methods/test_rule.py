@@ -56,7 +56,6 @@ def test_auto_is_refused_where_its_reasoning_does_not_hold():
     for override, message in (
         ("method.penalty=1.0", "needs penalty = 'auto', found 1.0"),
         ("method.memory=none", "needs memory = 'shared', found 'none'"),
-        ("method.sampling=partition", "needs sampling = 'poisson', found 'partition'"),
         ("method.auxiliaries=10", "needs auxiliaries = 'per-example', found 10"),
         ("method.granularity=layer", "needs granularity = 'model', found 'layer'"),
         ("method.preconditioner=rmsprop", "'auto' is for a step as long as its gradient"),
