@@ -20,9 +20,10 @@ from dpdt.runs import Run
 def command(runs: tuple[str, ...], out: Path | None, private: bool) -> None:
     """Write a page about a run, or about several side by side.
 
-    The page is one HTML file. It opens from disk and asks nothing of the network: every ε on one
-    axis, ε over epochs, what an attacker can do at most, conditions, release, configuration. Without
-    --private it holds nothing that depends on the training data beyond what a release publishes.
+    The page is one HTML file. It opens from disk and asks nothing of the network. It shows every ε
+    on one axis, ε over epochs, what an attacker can do at most, conditions, release and
+    configuration. Without --private it holds nothing that depends on the training data beyond what
+    a release publishes.
     """
     from dpdt.report.pages import page, write
 

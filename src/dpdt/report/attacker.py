@@ -21,7 +21,7 @@ from dpdt.releasing.words import WHO
 Pairs = tuple[tuple[float, float], ...]  # (ε, δ) that hold at once
 
 FEW = (1e-3, 1e-2, 0.1)  # further δ where each takes about a second
-MANY = tuple(float(d) for d in np.geomspace(1e-6, 0.9, 60))
+MANY = tuple(float(1.0 / (1.0 + np.exp(-t))) for t in np.linspace(-14.0, 7.0, 85))
 RATE = 0.01  # the false positives of the sentence
 LITTLE = 0.95  # a bound from here on says little
 

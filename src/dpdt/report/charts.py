@@ -18,6 +18,7 @@ from dpdt.report.facts import Facts
 # Each is at least 3:1 against the light and the dark ground (page.css has the same, by number).
 COLOURS = ("#2f7ed8", "#c2571a", "#2a8f5a", "#a259c4", "#8a7a1f", "#1f8a99")
 GREY = "#7d7d7d"
+CATEGORIES = {"type": "category", "autorange": "reversed", "showgrid": False}
 RATES = tuple(float(r) for r in np.geomspace(1e-4, 1.0, 81))
 TOLD_RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
 SMALLER = "to the left is more private"
@@ -61,7 +62,7 @@ def headline(facts: Facts) -> Chart:
     if privacy.measured:
         least = privacy.measured.epsilon
         found.append(("measured", f"ε ≥ {shown(least, ROUND_FLOOR)}", least, "triangle-right", "2"))
-    axis, least, most = _scale([epsilon for _, _, epsilon, _, _ in found])
+    axis, least, most = scale_of([epsilon for _, _, epsilon, _, _ in found])
     traces = []
     for word, told, epsilon, look, colour in found:
         place, paint = f"{word}<br>{told}", COLOURS[int(colour)]
@@ -70,13 +71,16 @@ def headline(facts: Facts) -> Chart:
             line = {"color": paint, "width": 8}
             traces.append({"x": ends, "y": [place] * 2, "mode": "lines", "line": line,
                            "opacity": 0.35, "hoverinfo": "skip"})  # fmt: skip
-        mark = {"symbol": look, "size": 15, "color": paint, "line": {"width": 2}}
+        mark = {"symbol": look, "size": 15, "color": paint, "line": {"width": 2, "color": paint}}
         traces.append({"x": [epsilon], "y": [place], "mode": "markers", "marker": mark,
+                       "cliponaxis": False,
                        "hovertemplate": f"{word}: {told}<extra></extra>"})  # fmt: skip
     said = "; ".join(f"{word} {told}" for word, told, _, _, _ in found) or "no ε at all"
-    layout = _layout(f"ε at δ = {short(privacy.delta)} ({SMALLER})", "", height=90 + 62 * len(found))
+    layout = layout_of(
+        f"ε at δ = {short(privacy.delta)} ({SMALLER})", "", height=80 + 48 * len(found)
+    )
     layout["xaxis"] |= axis
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed"}
+    layout["yaxis"] |= CATEGORIES
     return Chart(
         key="headline",
         title="The ε of this run on one axis",
@@ -106,22 +110,21 @@ def epochs(facts: Facts) -> Chart | None:
                        })  # fmt: skip
         told = name if valid else f"{name} (claimed, not valid)"
         toggles.append((number, told, number, not valid))
-    layout = _layout("epochs", f"ε at δ = {short(facts.privacy.delta)} (lower is more private)")
-    layout["yaxis"] |= {"type": "log", "dtick": "D2"}
-    if at[-1] > 10:
-        layout["xaxis"] |= {"type": "log"}
+    layout = layout_of("epochs", f"ε at δ = {short(facts.privacy.delta)}")
+    ends = [e for e in (facts.curves[n][-1] for n in names) if e]
+    wide = bool(ends) and max(ends) / min(ends) > SPREAD
+    layout["yaxis"] |= {"type": "log", "nticks": 6} if wide else {"rangemode": "tozero"}
     last = "; ".join(f"{n} {_or_none(facts.curves[n][-1])}" for n in names)
     return Chart(
         key="epochs",
         title="ε over epochs",
         alt=f"ε of each accountant over {at[-1]} epochs, in the end: {last}.",
-        note="Solid lines are bounds that hold. Dashed lines are claims whose conditions fail.",
+        note="Lower is more private. Solid lines are bounds that hold. Dashed lines are claims "
+        "whose conditions fail.",
         traces=traces,
         layout=layout,
         columns=["epoch", *names],
-        rows=[
-            [str(e), *(_or_none(facts.curves[n][i]) for n in names)] for i, e in enumerate(at)
-        ],
+        rows=[[str(e), *(_or_none(facts.curves[n][i]) for n in names)] for i, e in enumerate(at)],
         toggles=toggles,
     )
 
@@ -137,27 +140,26 @@ def attacker(runs: Sequence[tuple[str, Pairs]]) -> Chart | None:
         label = literal(name)
         traces.append({"x": RATES, "y": [most_found(pairs, r) for r in RATES], "mode": "lines",
                        "line": line, "name": label,
-                       "hovertemplate": f"{label}<br>accuses %{{x:.2%}} wrongly<br>finds at most "
-                       "%{y:.2%}<extra></extra>"})  # fmt: skip
+                       "hovertemplate": f"{label}<br>false positives %{{x:.2%}}<br>true "
+                       "positives at most %{y:.2%}<extra></extra>"})  # fmt: skip
         toggles.append((number, name, number % len(COLOURS), False))
     traces.append({"x": RATES, "y": RATES, "mode": "lines", "name": "blind guessing",
                    "line": {"color": GREY, "width": 2, "dash": "dot"},
                    "hoverinfo": "skip"})  # fmt: skip
     toggles.append((len(known), "blind guessing", len(COLOURS), True))
-    layout = _layout("share of absent records that are wrongly accused",
-                     "share of records found, at most")  # fmt: skip
+    layout = layout_of("false positives: wrong accusations", "true positives, at most")
     layout["xaxis"] |= {"type": "log", "tickformat": "~%", "dtick": 1}
     layout["yaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
     one = "; ".join(f"{name} {percent(most_found(p, 0.01))} %" for name, p in known)
     return Chart(
         key="attacker",
         title="What an attacker can do at most",
-        alt=f"Upper bounds on the share of records found. At 1 % wrong accusations: {one}.",
+        alt=f"Upper bounds on the true positives of any attack. At 1 % false positives: {one}.",
         note="Lower is more private. Below a curve is what attacks may reach; above it is what "
         "none can. Blind guessing is the floor.",
         traces=traces,
         layout=layout,
-        columns=["wrongly accused", *(name for name, _ in known)],
+        columns=["false positives", *(name for name, _ in known)],
         rows=[
             [f"{100 * r:g} %", *(f"≤ {percent(most_found(p, r))} %" for _, p in known)]
             for r in TOLD_RATES
@@ -174,9 +176,9 @@ def kinds(facts: Facts) -> Chart | None:
     bars = {"type": "bar", "orientation": "h", "x": shares, "y": [literal(n) for n in names],
             "marker": {"color": COLOURS[0]},
             "hovertemplate": "%{y}: %{x:.1%}<extra></extra>"}  # fmt: skip
-    layout = _layout("share of the budget", "", height=110 + 40 * len(names))
+    layout = layout_of("share of the budget", "", height=110 + 40 * len(names))
     layout["xaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed"}
+    layout["yaxis"] |= CATEGORIES
     return Chart(
         key="kinds",
         title="Budget by kind of layer",
@@ -192,7 +194,7 @@ def kinds(facts: Facts) -> Chart | None:
     )
 
 
-def _scale(values: Sequence[float]) -> tuple[dict[str, Any], float, float]:
+def scale_of(values: Sequence[float]) -> tuple[dict[str, Any], float, float]:
     """An axis on which all values have a place, and its ends."""
     most, least = max(values, default=1.0) or 1.0, min(values, default=1.0)
     if least > 0.0 and most / least > SPREAD:
@@ -201,9 +203,10 @@ def _scale(values: Sequence[float]) -> tuple[dict[str, Any], float, float]:
     return {"range": [0.0, 1.15 * most]}, 0.0, 1.15 * most
 
 
-def _layout(x: str, y: str, height: int = 340) -> dict[str, Any]:
+def layout_of(x: str, y: str, height: int = 340) -> dict[str, Any]:
     clear = "rgba(0,0,0,0)"
-    axis = {"automargin": True, "fixedrange": True, "zeroline": False}
+    axis = {"automargin": True, "fixedrange": True, "zeroline": False,
+            "ticks": "outside", "ticklen": 6, "tickcolor": clear}  # fmt: skip
     return {
         "height": height,
         "autosize": True,

@@ -8,7 +8,16 @@ from decimal import ROUND_FLOOR
 from typing import Any
 
 from dpdt.accounting.guarantee import short, shown
-from dpdt.report.charts import COLOURS, Chart, _layout, _scale, literal, relation, up
+from dpdt.report.charts import (
+    CATEGORIES,
+    COLOURS,
+    Chart,
+    layout_of,
+    literal,
+    relation,
+    scale_of,
+    up,
+)
 from dpdt.report.facts import Facts
 
 LOOKS = (("proven", "circle", 0), ("claimed", "diamond-open", 1), ("measured", "triangle-right", 2))
@@ -17,26 +26,32 @@ LOOKS = (("proven", "circle", 0), ("claimed", "diamond-open", 1), ("measured", "
 def epsilons(runs: Sequence[Facts]) -> Chart:
     """Every ε of every run."""
     names = [literal(run.name) for run in runs]
-    found = [{"proven": _finite(r), "claimed": r.privacy.claimed, "measured": _measured(r)} for r in runs]
-    traces, toggles = [], []
+    found = [
+        {"proven": _finite(r), "claimed": r.privacy.claimed, "measured": _measured(r)} for r in runs
+    ]
+    traces: list[dict[str, Any]] = []
+    toggles = []
     for kind, look, colour in LOOKS:
         values = [f[kind] for f in found]
         if any(v is not None for v in values):
             toggles.append((len(traces), kind, colour, False))
-            mark = {"symbol": look, "size": 13, "color": COLOURS[colour], "line": {"width": 2}}
+            mark = {"symbol": look, "size": 13, "color": COLOURS[colour],
+                    "line": {"width": 2, "color": COLOURS[colour]}}  # fmt: skip
             traces.append({"x": values, "y": names, "mode": "markers", "marker": mark,
-                           "name": kind, "hovertemplate": f"%{{y}}<br>{kind} ε: %{{x:.4g}}"
-                           "<extra></extra>"})  # fmt: skip
-    axis, _, _ = _scale([v for f in found for v in f.values() if v is not None])
-    layout = _layout("ε (to the left is more private)", "", height=110 + 44 * len(runs))
+                           "name": kind, "cliponaxis": False,
+                           "hovertemplate": f"%{{y}}<br>{kind} ε: %{{x:.4g}}<extra></extra>",
+                           })  # fmt: skip
+    axis, _, _ = scale_of([v for f in found for v in f.values() if v is not None])
+    layout = layout_of("ε (to the left is more private)", "", height=110 + 44 * len(runs))
     layout["xaxis"] |= axis
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed"}
+    layout["yaxis"] |= CATEGORIES
     rows = [_row(run) for run in runs]
     return Chart(
         key="epsilons",
         title="ε of all runs",
         alt="; ".join(f"{run.name}: proven {row[1]}" for run, row in zip(runs, rows, strict=True)),
-        note=comparable(runs),
+        note="Proven ε are upper bounds, measured ones lower bounds. A claim bounds nothing "
+        "unless its conditions hold.",
         traces=traces,
         layout=layout,
         columns=["run", "proven ε", "claimed ε", "method", "epochs", "about", "δ"],
@@ -56,7 +71,7 @@ def comparable(runs: Sequence[Facts]) -> str:
 
 
 def trade_off(runs: Sequence[Facts]) -> Chart | None:
-    """Accuracy over proven ε. Private, unless the accuracy was published."""
+    """Accuracy over proven ε, which is private."""
     known = [r for r in runs if r.private and r.private.accuracy is not None and _finite(r)]
     if len(known) < 2:
         return None
@@ -67,7 +82,7 @@ def trade_off(runs: Sequence[Facts]) -> Chart | None:
               "cliponaxis": False, "marker": {"size": 12, "color": COLOURS[0]},
               "hovertemplate": "%{text}<br>proven ε %{x:.4g}<br>accuracy %{y:.2%}<extra></extra>",
               }  # fmt: skip
-    layout = _layout("proven ε (to the left is more private)", "accuracy (higher is better)")
+    layout = layout_of("proven ε (to the left is more private)", "accuracy")
     layout["yaxis"] |= {"tickformat": ".0%"}
     layout["margin"] = {**layout["margin"], "t": 36, "r": 40}
     rows = [[r.name, up(e), f"{a:.2%}"] for r, e, a in zip(known, x, y, strict=True) if e]
@@ -88,9 +103,11 @@ def training(facts: Facts) -> list[Chart]:
     if facts.private is None:
         return []
     found = []
-    better = (("accuracy", "accuracy on held-out examples (higher is better)", ".0%", ".2%"),
-              ("loss", "training loss (lower is better)", "", ".4g"))  # fmt: skip
-    for key, told, ticks, digits in better:
+    looks = (
+        ("accuracy", "On held-out examples. Higher is better.", ".0%", ".2%"),
+        ("loss", "On training examples. Lower is better.", "", ".4g"),
+    )
+    for key, note, ticks, digits in looks:
         points = [(r["epoch"], r[key]) for r in facts.private.epochs if _number(r[key])]
         if not points:
             continue
@@ -98,12 +115,12 @@ def training(facts: Facts) -> list[Chart]:
         line = {"x": at, "y": values, "mode": "lines+markers", "marker": {"size": 4},
                 "line": {"color": COLOURS[0], "width": 2},
                 "hovertemplate": f"epoch %{{x}}: %{{y:{digits}}}<extra></extra>"}  # fmt: skip
-        layout = _layout("epochs", told, height=280)
+        layout = layout_of("epochs", key, height=280)
         layout["yaxis"] |= {"tickformat": ticks} if ticks else {}
         end = f"{values[-1]:{digits}}"
         found.append(Chart(
-            key=key, title=f"{key.capitalize()} by epoch", alt=f"{told} by epoch, {end} in the end.",
-            note="", traces=[line], layout=layout, columns=["epoch", key],
+            key=key, title=f"{key.capitalize()} by epoch", alt=f"{key} by epoch, {end} in the end.",
+            note=note, traces=[line], layout=layout, columns=["epoch", key],
             rows=[[str(e), f"{v:{digits}}"] for e, v in points],
         ))  # fmt: skip
     return found
@@ -134,7 +151,11 @@ def _measured(run: Facts) -> float | None:
 def measured_words(run: Facts) -> str:
     """The measured bound in words."""
     m = run.privacy.measured
-    return "" if m is None else f"ε ≥ {shown(m.epsilon, ROUND_FLOOR)} with {m.confidence:.0%} confidence ({m.how})"
+    return (
+        ""
+        if m is None
+        else f"ε ≥ {shown(m.epsilon, ROUND_FLOOR)} with {m.confidence:.0%} confidence ({m.how})"
+    )
 
 
 def _number(value: Any) -> bool:

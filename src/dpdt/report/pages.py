@@ -19,6 +19,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
 from dpdt import __version__
 from dpdt.accounting import Guarantee
@@ -59,7 +60,7 @@ def page(paths: Sequence[str | Path], *, private: bool = False) -> str:
         beside = [compared.epsilons(found), charts.attacker([(f.name, f.pairs) for f in found])]
         beside.append(compared.trade_off(found))
     scripts = [_plotly(), _own("page.js")]
-    return _template().render(
+    text: str = _template().render(
         sections=sections,
         compared=[chart for chart in beside if chart],
         comparable=compared.comparable(found),
@@ -70,6 +71,7 @@ def page(paths: Sequence[str | Path], *, private: bool = False) -> str:
         style=Markup(_own("page.css")),
         learnt=LEARNT,
     )
+    return text
 
 
 def _section(name: str, facts: Facts) -> Section:
@@ -134,8 +136,6 @@ def _own(name: str) -> str:
 
 @cache
 def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
     return str(get_plotlyjs())
 
 
