@@ -81,12 +81,13 @@ def headline(facts: Facts) -> Chart:
     )
     layout["xaxis"] |= axis
     layout["yaxis"] |= CATEGORIES
+    hidden = "" if facts.private else " An ε that an audit has measured is private, and left out."
     return Chart(
         key="headline",
         title="The ε of this run on one axis",
         alt=f"Every ε of the run on one axis: {said}.",
         note="A proven ε is an upper bound, a measured one a lower bound: the truth lies between. "
-        "A claim whose conditions fail (open mark) bounds nothing.",
+        f"A claim whose conditions fail (open mark) bounds nothing.{hidden}",
         traces=traces,
         layout=layout,
         columns=["kind", "ε"],
@@ -147,7 +148,7 @@ def attacker(runs: Sequence[tuple[str, Pairs]]) -> Chart | None:
                    "line": {"color": GREY, "width": 2, "dash": "dot"},
                    "hoverinfo": "skip"})  # fmt: skip
     toggles.append((len(known), "blind guessing", len(COLOURS), True))
-    layout = layout_of("false positives: wrong accusations", "true positives, at most")
+    layout = layout_of("false positives", "true positives, at most")
     layout["xaxis"] |= {"type": "log", "tickformat": "~%", "dtick": 1}
     layout["yaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
     one = "; ".join(f"{name} {percent(most_found(p, 0.01))} %" for name, p in known)
@@ -155,8 +156,9 @@ def attacker(runs: Sequence[tuple[str, Pairs]]) -> Chart | None:
         key="attacker",
         title="What an attacker can do at most",
         alt=f"Upper bounds on the true positives of any attack. At 1 % false positives: {one}.",
-        note="Lower is more private. Below a curve is what attacks may reach; above it is what "
-        "none can. Blind guessing is the floor.",
+        note="True positives are records that an attack finds, false positives those that it "
+        "wrongly accuses. Lower is more private. Below a curve is what attacks may reach; above "
+        "it is what none can. Blind guessing is the floor.",
         traces=traces,
         layout=layout,
         columns=["false positives", *(name for name, _ in known)],

@@ -18,7 +18,7 @@ from dpdt.report.charts import (
     scale_of,
     up,
 )
-from dpdt.report.facts import Facts
+from dpdt.report.facts import Facts, is_number
 
 LOOKS = (("proven", "circle", 0), ("claimed", "diamond-open", 1), ("measured", "triangle-right", 2))
 
@@ -108,7 +108,7 @@ def training(facts: Facts) -> list[Chart]:
         ("loss", "On training examples. Lower is better.", "", ".4g"),
     )
     for key, note, ticks, digits in looks:
-        points = [(r["epoch"], r[key]) for r in facts.private.epochs if _number(r[key])]
+        points = [(r["epoch"], r[key]) for r in facts.private.epochs if is_number(r[key])]
         if not points:
             continue
         at, values = [p[0] for p in points], [p[1] for p in points]
@@ -156,7 +156,3 @@ def measured_words(run: Facts) -> str:
         if m is None
         else f"ε ≥ {shown(m.epsilon, ROUND_FLOOR)} with {m.confidence:.0%} confidence ({m.how})"
     )
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -15,7 +15,7 @@ from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.releasing import certificate as certificates
 from dpdt.report.attacker import Pairs, pairs_of, slow
-from dpdt.report.audit import verdict_of
+from dpdt.report.audit import LEARNT, verdict_of
 from dpdt.report.privacy import over_epochs
 from dpdt.runs import Run
 
@@ -34,13 +34,22 @@ class Kind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What attacks found."""
+
+    verdict: str
+    attacks: list[list[str]]  # name, AUC, accuracy, true positives at 1 % false ones
+    learnt: str
+    measured: Measurement | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Private:
     """What depends on the training data and is covered by no ε."""
 
     epochs: list[dict[str, Any]]  # with loss and accuracy
     accuracy: float | None  # on held-out examples, in the end
-    audit: dict[str, Any] | None
-    verdict: str
+    audit: Audit | None
     diagnostics: list[str]
 
 
@@ -70,8 +79,8 @@ def facts(path: str | Path, *, private: bool = False) -> Facts:
         points = {"points": POINTS} if slow(ledger.header) else {}
         curves = over_epochs(ledger, delta, **points)
     seen = _private(run, ledger) if private else None
-    if seen and seen.audit and (record := seen.audit["privacy"]["measured"]):
-        privacy = replace(privacy, measured=Measurement(**record))
+    if seen and seen.audit:
+        privacy = replace(privacy, measured=seen.audit.measured)
     return Facts(
         name=run.path.resolve().name,
         ledger=ledger,
@@ -130,7 +139,7 @@ def _released(run: Run) -> dict[str, Any] | None:
     if record is None:
         return None
     names = ("to", "created", "digest", "weights")
-    if not all(isinstance(record.get(n), str | None) for n in names):
+    if not isinstance(record, dict) or not all(isinstance(record.get(n), str) for n in names[2:]):
         raise InputError(f"{run.path}: its record of a release is damaged")
     found = {n: record.get(n) for n in names}
     path = run.path / Path(str(found["to"])).name / certificates.CERTIFICATE
@@ -154,22 +163,31 @@ def _private(run: Run, ledger: Ledger) -> Private:
             {"epoch": r["epoch"], "loss": r.get("loss"), "accuracy": r.get("accuracy")}
             for r in run.private_metrics()
         ]
-        verdict = ""
-        if audit is not None:
-            one = audit["one_run"]
-            guesses = (one["right"], one["guesses"]) if one else None
-            verdict = verdict_of(guesses, audit["refuted"], audit["claims_refuted"])
         told = []
         if records:
             settings = [stretch.setting for stretch in ledger.runs]
             told = [summary(records).words(), conditions(records, settings, ledger.header.memory)]
+        found = None if audit is None else _audit(audit)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{run.private_path}: a record is damaged ({error!r})") from None
-    known = [r["accuracy"] for r in epochs if r["accuracy"] is not None]
+    known = [r["accuracy"] for r in epochs if is_number(r["accuracy"])]
     return Private(
-        epochs=epochs,
-        accuracy=known[-1] if known else None,
-        audit=audit,
-        verdict=verdict,
-        diagnostics=told,
+        epochs=epochs, accuracy=known[-1] if known else None, audit=found, diagnostics=told
     )
+
+
+def _audit(record: dict[str, Any]) -> Audit:
+    one, measured = record["one_run"], record["privacy"]["measured"]
+    guesses = (one["right"], one["guesses"]) if one else None
+    keys = ("auc", "accuracy", "tpr_at_1e-2_fpr")
+    return Audit(
+        verdict=verdict_of(guesses, record["refuted"], record["claims_refuted"]),
+        attacks=[[str(a["attack"]), *(f"{a[key]:.4f}" for key in keys)] for a in record["attacks"]],
+        learnt=LEARNT[record["thresholds"]],
+        measured=Measurement(**measured) if measured else None,
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a chart has a place for it."""
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -29,7 +29,6 @@ from dpdt.files import replacing, write_all
 from dpdt.releasing.words import does_not_protect
 from dpdt.report import charts, compared
 from dpdt.report.attacker import sentences
-from dpdt.report.audit import LEARNT
 from dpdt.report.charts import Chart
 from dpdt.report.facts import Facts, several
 
@@ -69,7 +68,6 @@ def page(paths: Sequence[str | Path], *, private: bool = False) -> str:
         policy=_policy(scripts),
         scripts=[Markup(script) for script in scripts],
         style=Markup(_own("page.css")),
-        learnt=LEARNT,
     )
     return text
 
