@@ -93,9 +93,7 @@ def sentences(privacy: Privacy, pairs: Pairs) -> list[str]:
             f"If a fair coin decides between the two, they are right with at most {percent(right)} "
             "% probability. Blind guessing has 50 %.",
         ]
-    told.append(
-        "No attack does better, however long it computes. Known attacks mostly do much worse."
-    )
+    told.append("No attack does better, however long it computes.")
     if right >= LITTLE:
         told.append("These limits say little: ε is too large for a strong promise.")
     if privacy.chosen:

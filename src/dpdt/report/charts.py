@@ -21,7 +21,7 @@ GREY = "#7d7d7d"
 CATEGORIES = {"type": "category", "autorange": "reversed", "showgrid": False}
 RATES = tuple(float(r) for r in np.geomspace(1e-4, 1.0, 81))
 TOLD_RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
-SMALLER = "to the left is more private"
+SMALLER = "← more private"
 SPREAD = 20.0  # beyond this ratio an axis is logarithmic
 LONGEST = 40  # characters of a name
 
@@ -77,7 +77,7 @@ def headline(facts: Facts) -> Chart:
                        "hovertemplate": f"{word}: {told}<extra></extra>"})  # fmt: skip
     said = "; ".join(f"{word} {told}" for word, told, _, _, _ in found) or "no ε at all"
     layout = layout_of(
-        f"ε at δ = {short(privacy.delta)} ({SMALLER})", "", height=80 + 48 * len(found)
+        f"{SMALLER} · ε at δ = {short(privacy.delta)}", "", height=80 + 48 * len(found)
     )
     layout["xaxis"] |= axis
     layout["yaxis"] |= CATEGORIES

@@ -42,7 +42,7 @@ def epsilons(runs: Sequence[Facts]) -> Chart:
                            "hovertemplate": f"%{{y}}<br>{kind} ε: %{{x:.4g}}<extra></extra>",
                            })  # fmt: skip
     axis, _, _ = scale_of([v for f in found for v in f.values() if v is not None])
-    layout = layout_of("ε (to the left is more private)", "", height=110 + 44 * len(runs))
+    layout = layout_of(f"{SMALLER} · ε", "", height=110 + 44 * len(runs))
     layout["xaxis"] |= axis
     layout["yaxis"] |= CATEGORIES
     rows = [_row(run) for run in runs]
@@ -82,7 +82,7 @@ def trade_off(runs: Sequence[Facts]) -> Chart | None:
               "cliponaxis": False, "marker": {"size": 12, "color": COLOURS[0]},
               "hovertemplate": "%{text}<br>proven ε %{x:.4g}<br>accuracy %{y:.2%}<extra></extra>",
               }  # fmt: skip
-    layout = layout_of("proven ε (to the left is more private)", "accuracy")
+    layout = layout_of(f"{SMALLER} · proven ε", "accuracy")
     layout["yaxis"] |= {"tickformat": ".0%"}
     layout["margin"] = {**layout["margin"], "t": 36, "r": 40}
     rows = [[r.name, up(e), f"{a:.2%}"] for r, e, a in zip(known, x, y, strict=True) if e]

@@ -112,14 +112,14 @@ def several(paths: Sequence[str | Path], *, private: bool = False) -> list[Facts
 
 
 def kinds_of(ledger: Ledger) -> list[Kind]:
-    """What each kind of block costs. Empty if there is one block, or one has no noise."""
+    """What each kind of block costs. Empty if all are of one kind, or one has no noise."""
     blocks, costs = ledger.header.blocks, dict[str, float]()
     for run in ledger.runs:
         for block, clip, noise in zip(blocks, run.setting.clip, run.setting.noise, strict=True):
             more = run.steps * (clip / noise) ** 2 if noise else math.inf
             costs[block.kind] = costs.get(block.kind, 0.0) + more
     total = sum(costs.values())
-    if len(blocks) < 2 or not 0.0 < total < math.inf:
+    if len(costs) < 2 or not 0.0 < total < math.inf:
         return []
     mine = {kind: [b for b in blocks if b.kind == kind] for kind in costs}
     return [
