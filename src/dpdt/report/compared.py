@@ -11,6 +11,7 @@ from dpdt.accounting.guarantee import short, shown
 from dpdt.report.charts import (
     CATEGORIES,
     COLOURS,
+    SMALLER,
     Chart,
     layout_of,
     literal,
