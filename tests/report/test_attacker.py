@@ -56,7 +56,7 @@ def test_a_run_is_bounded_by_its_own_gaussian():
     best = NORMAL.cdf(NORMAL.inv_cdf(0.01) + 1.0)
     assert best <= most_found(pairs, 0.01) <= 1.01 * best
     told = " ".join(sentences(privacy, pairs))
-    assert "which of two candidates one training example was" in told
+    assert "which of two candidates was used in the place of one training example" in told
     assert f"at most {percent(most_found(pairs, 0.01))} of 100" in told
     assert f"at most {percent(most_right(pairs))} %" in told
     assert "say little" not in told

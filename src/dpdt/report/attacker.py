@@ -16,12 +16,16 @@ import numpy as np
 
 from dpdt.accounting import Guarantee, Privacy, by_name
 from dpdt.ledger import Header, Ledger
-from dpdt.releasing.words import WHO
 
 Pairs = tuple[tuple[float, float], ...]  # (ε, δ) that hold at once
 
 FEW = (1e-3, 1e-2, 0.1)  # further δ where each takes about a second
 MANY = tuple(float(1.0 / (1.0 + np.exp(-t))) for t in np.linspace(-14.0, 7.0, 85))
+WHO = {
+    "example": "one training example",
+    "shard": "the data of one shard",
+    "user": "the data of one user",
+}
 RATE = 0.01  # the false positives of the sentence
 LITTLE = 0.95  # a bound from here on says little
 
@@ -87,7 +91,7 @@ def sentences(privacy: Privacy, pairs: Pairs) -> list[str]:
     else:
         told = [
             f"An attacker who knows everyone else's records and {seen} can tell only so well which "
-            f"of two candidates {who} was, even if they know both.",
+            f"of two candidates was used in the place of {who}, even if they know both.",
             "If they mistake the first for the second in 1 of 100 cases, they recognise the second "
             f"in at most {percent(found)} of 100. Blind guessing does in 1.",
             f"If a fair coin decides between the two, they are right with at most {percent(right)} "

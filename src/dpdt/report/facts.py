@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from dpdt.accounting import Measurement, Privacy, account
 from dpdt.algorithm.diagnostics import conditions, summary
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
+from dpdt.releasing import canonical
 from dpdt.releasing import certificate as certificates
 from dpdt.report.attacker import Pairs, pairs_of, slow
 from dpdt.report.audit import LEARNT, verdict_of
@@ -20,7 +20,6 @@ from dpdt.report.privacy import over_epochs
 from dpdt.runs import Run
 
 POINTS = 8  # epochs at which ε is computed where each takes about a second
-LARGEST = 50_000_000  # bytes of a certificate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,14 +143,13 @@ def _released(run: Run) -> dict[str, Any] | None:
     found = {n: record.get(n) for n in names}
     path = run.path / Path(str(found["to"])).name / certificates.CERTIFICATE
     try:
-        if path.stat().st_size > LARGEST:
-            return found
-        body = json.loads(path.read_bytes())
-        same = isinstance(body, dict) and certificates.misshapen(body) is None
-        if same and body["digest"] == found["digest"] == certificates.digest(body):
+        body = canonical.load(canonical.read(path))
+        if certificates.misshapen(body) is None and body["digest"] == found[
+            "digest"
+        ] == certificates.digest(body):
             said = ("description", "license", "accuracy", "audit")
             found |= {"certificate": {n: body[n] for n in said}, "signed": bool(body["signature"])}
-    except (OSError, ValueError, InputError):
+    except ValueError:
         pass  # it was moved, or is another: the run's own record stands
     return found
 
