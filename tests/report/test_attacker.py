@@ -1,6 +1,7 @@
 """Bounds on attacks are true, and near to what the best attack does."""
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import pytest
@@ -69,6 +70,8 @@ def test_what_is_not_proven_is_not_promised():
     assert "no ε is proven" in " ".join(sentences(privacy, ()))
     large = account(ledger_of(noise=0.01), 1e-5)
     assert "say little" in " ".join(sentences(large, pairs_of(ledger_of(noise=0.01), large.proven)))
+    chosen = replace(account(ledger_of(), 1e-5), chosen="the best of some")
+    assert "choose this run among others is counted" in " ".join(sentences(chosen, ((1.0, 1e-5),)))
     going = account(ledger_of(closed=False), 1e-5)
     assert "so far" in " ".join(sentences(going, ((1.0, 1e-5),)))
 

@@ -144,12 +144,11 @@ def _released(run: Run) -> dict[str, Any] | None:
     path = run.path / Path(str(found["to"])).name / certificates.CERTIFICATE
     try:
         body = canonical.load(canonical.read(path))
-        if certificates.misshapen(body) is None and body["digest"] == found[
-            "digest"
-        ] == certificates.digest(body):
+        named = certificates.misshapen(body) is None and body["digest"] == found["digest"]
+        if named and certificates.digest(body) == body["digest"]:
             said = ("description", "license", "accuracy", "audit")
             found |= {"certificate": {n: body[n] for n in said}, "signed": bool(body["signature"])}
-    except ValueError:
+    except (ValueError, RecursionError):
         pass  # it was moved, or is another: the run's own record stands
     return found
 
