@@ -27,7 +27,6 @@ for (let i = 0; i < 3; i += 1)
 seen.hovered = [...plot.querySelectorAll(".hoverlayer text")].map((t) => t.textContent).join(" ");
 seen.charts = document.querySelectorAll("figure.chart").length;
 seen.drawn = document.querySelectorAll("figure.chart .plot > .plot-container svg.main-svg").length;
-seen.text = getComputedStyle(plot.querySelector(".xtick text")).fill;
 document.documentElement.style.width = "340px";
 seen.bold = document.querySelectorAll("figure.chart b, figure.chart img").length;
 Promise.all([...document.querySelectorAll(".plot")].map((p) => Plotly.Plots.resize(p))).then(() => {
