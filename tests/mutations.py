@@ -4241,10 +4241,78 @@ TUNES = [
     ),
 ]
 
+PAGE, ATTACKER = ("tests/report/test_page.py",), ("tests/report/test_attacker.py",)
+PAGES = [
+    Mutation(
+        "report/facts.py",
+        "private files are read unasked",
+        "_private(run, ledger) if private else None",
+        "_private(run, ledger)",
+        PAGE,
+    ),
+    Mutation(
+        "report/facts.py",
+        "a certificate that was changed is believed",
+        'if named and certificates.digest(body) == body["digest"]:',
+        "if named:",
+        PAGE,
+    ),
+    Mutation("report/pages.py", "nothing is escaped", "autoescape=True", "autoescape=False", PAGE),
+    Mutation(
+        "report/pages.py",
+        "any script may run",
+        "script-src {allowed};",
+        "script-src {allowed} 'unsafe-eval';",
+        PAGE,
+    ),
+    Mutation(
+        "report/pages.py",
+        "everyone may read a private page",
+        "os.fchmod(file, 0o600)",
+        "os.fchmod(file, 0o644)",
+        PAGE,
+    ),
+    Mutation(
+        "report/charts.py",
+        "names are HTML in charts",
+        'html.escape(text).replace("%", "&#37;")',
+        "text",
+        PAGE,
+    ),
+    Mutation(
+        "report/attacker.py",
+        "the bound on true positives forgets δ",
+        "* rate + delta)",
+        "* rate)",
+        ATTACKER,
+    ),
+    Mutation(
+        "report/attacker.py",
+        "δ helps the other bound",
+        "(1.0 - delta - rate)",
+        "(1.0 + delta - rate)",
+        ATTACKER,
+    ),
+    Mutation(
+        "report/attacker.py",
+        "the probability to be right forgets δ",
+        "(1.0 - d) * math.exp(-e)",
+        "math.exp(-e)",
+        ATTACKER,
+    ),
+    Mutation(
+        "report/attacker.py",
+        "shares are rounded down",
+        "math.ceil(share * 1e4)",
+        "math.floor(share * 1e4)",
+        ATTACKER,
+    ),
+]
+
 MUTATIONS = [
     *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
     *HIDDEN, *RUNS, *DEVICES, *FEATURES, *RANKS, *TAPPED, *USED, *RELEASES,
-    *TUNES,
+    *TUNES, *PAGES,
 ]  # fmt: skip
 
 

@@ -30,6 +30,8 @@ def test_a_wheel_installed_elsewhere_works(tmp_path):
     target = tmp_path / "elsewhere"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
+    for kind in ("html", "css", "js"):
+        assert (target / "dpdt" / "report" / "page" / f"page.{kind}").is_file()
     done = subprocess.run(
         [sys.executable, "-c",
          "import dpdt, sys; assert dpdt.__file__.startswith(sys.argv.pop(1)), dpdt.__file__; "

@@ -23,6 +23,7 @@ COMMANDS = {
     "tune": "Choose settings on private data, and count what it costs.",
     "budget": "Add up what each data set has paid.",
     "audit": "Try to break a guarantee.",
+    "report": "Write a page about a run, to look at and to show.",
     "predict": "Say the class of new examples.",
     "release": "Write a model and its certificate, to hand over.",
     "verify": "Say whether a release is what it says.",

@@ -17,6 +17,7 @@ from dpdt.runs import (
     LOCK,
     METRICS,
     MODEL,
+    REPORT,
     SHADOWS,
     Run,
 )
@@ -33,6 +34,7 @@ WHY = {
     CURVES: "what attacks found out about training examples",
     SHADOWS: "models that were trained on the same data, and are covered by no guarantee",
     FINDINGS: "how teachers voted on training data, without noise",
+    REPORT: "losses, and what attacks found out about training examples",
     MODEL: "a second copy of the released model",
     COINS: "how many runs a tune had, and the noise on their scores",
     CANDIDATES: "the settings of a tune",

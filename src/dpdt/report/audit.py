@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,18 +49,27 @@ def _interval(value: float, interval: tuple[float, float]) -> str:
 
 def verdict(report: Report) -> str:
     """What the attacks mean for the run's guarantees, in a sentence or two."""
-    if report.one_run is None:
+    one = report.one_run
+    guesses = None if one is None else (one.right, one.guesses)
+    return verdict_of(guesses, report.refuted, report.claims_refuted)
+
+
+def verdict_of(
+    guesses: tuple[int, int] | None, refuted: Sequence[str], claims_refuted: Sequence[str]
+) -> str:
+    """The same from what an audit left: right guesses and all, None without canaries."""
+    if guesses is None:
         return (
             "No bound on ε was measured: the run has no canaries. Train one with "
             "audit.canaries = 500 in the configuration."
         )
-    guessed = f"{report.one_run.right} of {report.one_run.guesses} guesses were right"
-    if report.refuted:
+    guessed = f"{guesses[0]} of {guesses[1]} guesses were right"
+    if refuted:
         return (
-            f"REFUTED: {', '.join(report.refuted)} cannot be true ({guessed}). "
+            f"REFUTED: {', '.join(refuted)} cannot be true ({guessed}). "
             "The implementation or the proof is wrong."
         )
-    also = f" It refutes {', '.join(report.claims_refuted)}." if report.claims_refuted else ""
+    also = f" It refutes {', '.join(claims_refuted)}." if claims_refuted else ""
     return f"Every valid guarantee survives ({guessed}).{also}"
 
 

@@ -30,12 +30,12 @@ def first_epochs(ledger: Ledger, epochs: int) -> Ledger:
     return replace(ledger, runs=runs)
 
 
-def over_epochs(ledger: Ledger, delta: float) -> dict[str, Any]:
+def over_epochs(ledger: Ledger, delta: float, points: int = POINTS) -> dict[str, Any]:
     """ε of every accountant after some epochs: {"epochs", accountant: [ε or None]}."""
     total = math.ceil(ledger.epochs)
     if total < 1:
         raise InputError("the run has no steps to draw")
-    epochs = sorted({round(e) for e in np.geomspace(1, total, min(total, POINTS))})
+    epochs = sorted({round(e) for e in np.geomspace(1, total, min(total, points))})
     curves: dict[str, Any] = {"epochs": epochs}
     for accountant in ACCOUNTANTS:
         values = [accountant.guarantee(first_epochs(ledger, e), delta).epsilon for e in epochs]

@@ -5,6 +5,7 @@ ledger.jsonl     what was done; all that accounting needs
 metrics.jsonl    a line for each epoch: ε so far
 result.json      what a comparison keeps of a run
 release.json     which model was released, and where to
+report.html      a page about the run; one with private numbers is in private/
 private/         mode 0700. It holds the model until it is released, losses, counts, a line of
                  diagnostics for each step, the checkpoint that an interrupted run continues from,
                  what audits found, and the lock of whoever writes. It also holds the accuracy after
@@ -41,7 +42,7 @@ LEDGER, CONFIG, METRICS, RESULT, PRIVATE = (
     "result.json",
     "private",
 )
-RELEASES = "release.json"
+RELEASES, REPORT = "release.json", "report.html"
 AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"  # in private/
 DIAGNOSTICS, DIAGRAM, LOCK = "diagnostics.jsonl", "diagnostics.png", "lock"  # in private/
 CHECKPOINT, MODEL, SHADOWS, CURVES = "checkpoint.pt", "model.safetensors", "shadows", "audit.png"
@@ -251,6 +252,10 @@ class Run:
     def model_path(self) -> Path:
         """The weights that a finished run left."""
         return self._private(MODEL)
+
+    def report_path(self, *, private: bool) -> Path:
+        """Where a page about the run goes."""
+        return self._private(REPORT) if private else self.path / REPORT
 
     @property
     def private_path(self) -> Path:
