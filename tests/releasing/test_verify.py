@@ -152,7 +152,7 @@ def smaller(body, ledger):
     for g in (body["guarantee"], body["privacy"]["proven"], *body["privacy"]["guarantees"]):
         if g["accountant"] == body["guarantee"]["accountant"]:
             g["epsilon"] = half
-    body["protects"][1] = body["protects"][1].replace("factor of at most", "factor below")
+    body["protects"][1] = body["protects"][1].replace("is more than", "is more or less than")
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def protects(g: Guarantee) -> list[str]:
     factor = shown(math.exp(min(g.epsilon, 700.0)), ROUND_CEILING)
     return [
         f"Whether {WHO[g.unit]} {RELATIONS[g.relation]}, and whatever it says.",
-        f"The odds of any guess about it change by a factor of at most e^ε = {factor}, except with "
-        f"probability δ = {short(g.delta)}.",
+        f"Nothing that can be seen is more than e^ε = {factor} times as likely in the one case as "
+        f"in the other, plus a probability of δ = {short(g.delta)}.",
         f"It holds against {OBSERVERS[g.observer]}, whatever else they know and however long they "
         "compute.",
     ]
