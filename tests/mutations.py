@@ -4214,8 +4214,29 @@ TUNES = [
     Mutation(
         "training/tune.py",
         "a run of a tune that was begun is made again",
-        'elif not goes_on and coins["begun"] == number:',
-        "elif False:",
+        'if not goes_on and coins["begun"] == number:',
+        "if False:",
+        TUNE,
+    ),
+    Mutation(
+        "training/tune.py",
+        "other data are scored on with the same noise",
+        '        refuse_changes(path, begun.coins()["depends"], _depends(examples, begun.run.config))\n',
+        "",
+        TUNE,
+    ),
+    Mutation(
+        "accounting/several.py",
+        "copies of a tune count as independent",
+        "if number > 1}",
+        "if False}",
+        TUNE,
+    ),
+    Mutation(
+        "training/run.py",
+        "every run of a tune says its size",
+        "if tuned is None:  # of which nobody is to know how many there are",
+        "if True:",
         TUNE,
     ),
     Mutation(

@@ -23,6 +23,7 @@ import numpy as np
 Coefficients = Sequence[float] | np.ndarray
 
 MOST = 1024  # bands
+LONGEST = 10_000_000  # steps, each of which is accounted by itself
 WORTHWHILE = 64  # bands; more bring little, and each takes memory and time
 LONG = 4_000  # steps; coefficients for a longer run are those for so many
 STABLE = 0.9999  # the largest ratio of a coefficient to the one before it

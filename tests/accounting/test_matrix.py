@@ -169,10 +169,12 @@ class TestGroups:
         ({"coefficients": (1.0, -0.5)}, "coefficients"),
         ({"coefficients": (1.0, 0.5), "horizon": 9}, "made for 9"),
         ({"coefficients": (1.0,) * 2000, "horizon": 10}, "more than"),
+        ({"coefficients": (1.0, 0.5), "horizon": 10**9, "steps": 10**8}, "at most 10,000,000"),
         ({"groups": 0}, "groups"),
         ({"groups": 2}, "groups"),
     ],
 )
 def test_a_ledger_that_no_run_writes_is_refused(options, why):
+    steps = options.pop("steps", 10)
     with pytest.raises(InputError, match=why):
-        account(ledger([(1.0, 1.0, 10)], memory="none", **options), 1e-5)
+        account(ledger([(1.0, 1.0, steps)], memory="none", **options), 1e-5)

@@ -39,10 +39,14 @@ def dpdt(*arguments):
         (("--try", "train.seed=" + ",".join(map(str, range(1001)))), "1000 settings, found 1001"),
         ((*TRY, "--epsilon", "nan"), "must be a positive number"),
         ((*TRY, "--epsilon", "-1"), "must be a positive number"),
-        ((*TRY, "--runs", "0"), "above 0"),
-        ((*TRY, "--runs", "nan"), "above 0"),
-        ((*TRY, "--runs", "1e9"), "up to 1000"),
+        ((*TRY, "--runs", "0"), "from 0.1 to 1000"),
+        ((*TRY, "--runs", "nan"), "from 0.1 to 1000"),
+        ((*TRY, "--runs", "1e-9"), "from 0.1 to 1000"),
+        ((*TRY, "--runs", "1e9"), "from 0.1 to 1000"),
         ((*TRY, "--score-noise", "-1"), "from 0"),
+        ((*TRY, "--score-noise", "0"), "--public-score says"),
+        ((*TRY, "--score-noise", "1e30"), "from 0 to 1e+09"),
+        (("--score-noise", "0", "--resume", "x"), "give nothing else"),
         ((*TRY, "--score-noise", "inf"), "from 0"),
         ((*TRY, "--score-noise", "1e-300"), "must be larger"),
         ((*TRY, "--score-noise", "5", "--public-score"), "private examples"),
@@ -86,6 +90,10 @@ def test_what_a_new_user_sees(tmp_path, monkeypatch):
     assert told["finished"]
     assert 2.9 < told["privacy"]["proven"]["epsilon"] <= 3.0
     assert told["score_noise"] > 0.02
+    own = dpdt("account", str(folder / "config.toml")).exception
+    assert "what the tune has cost" in str(own)
+    shown = dpdt("release", str(folder), "--to", str(tmp_path / "rel"), "--public-test").exception
+    assert "a tune has scored on" in str(shown)
     beyond = dpdt("tune", "digits", "--method", "dpsgd", *SHORT, *TRY, "--epsilon", "3",
                   "--limit", "4")  # fmt: skip
     assert "the data will have paid" in str(beyond.exception)

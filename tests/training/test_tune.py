@@ -146,19 +146,38 @@ def test_a_tune_that_was_killed_goes_on_with_the_same_coins(tmp_path, monkeypatc
     assert len(budget([tmp_path]).data[0].runs) == 1
 
 
-def test_two_tunes_that_began_as_one_both_count(tmp_path, monkeypatch):
+def test_two_tunes_that_began_as_one_guarantee_nothing_together(tmp_path, monkeypatch):
+    """Their scores have the same noise, and the difference of the scores has none."""
     drawn(monkeypatch, [0], [0])
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "run", lambda *_, **__: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             tuned(tmp_path / "one")
-    begun = budget([tmp_path]).data[0].epsilon
     copy = shutil.copytree(tmp_path / "one", tmp_path / "two")
     for path in (tmp_path / "one", copy):
         tuning.resume(path, approve=lambda ledger: None)
     total = budget([tmp_path]).data[0]
     assert len(total.runs) == 2  # they drew other noise, and left other models
-    assert total.epsilon > 1.3 * begun
+    assert math.isinf(total.epsilon)
+
+
+def test_scores_are_not_computed_on_other_data_with_the_same_noise(tmp_path, monkeypatch):
+    drawn(monkeypatch, [0, 1], [0, 0])
+    with monkeypatch.context() as patch:
+        killed_at(patch, 4)
+        with pytest.raises(Killed):
+            tuned(tmp_path / "t")
+    load = tuning.AtHand.of
+
+    def other(self, config):
+        found = load(self, config)
+        labels = found.test[1].clone()
+        labels[0] = (labels[0] + 1) % 10
+        return replace(found, test=(found.test[0], labels))
+
+    monkeypatch.setattr(tuning.AtHand, "of", other)
+    with pytest.raises(InputError, match="training data or public inputs changed"):
+        tuning.resume(tmp_path / "t", approve=lambda ledger: None)
 
 
 def test_a_run_that_was_begun_cannot_be_made_again(tmp_path, monkeypatch):
@@ -173,11 +192,14 @@ def test_a_run_that_was_begun_cannot_be_made_again(tmp_path, monkeypatch):
         run(second.config, second.path, show_progress=False, resume=True)
     kept = shutil.copytree(private, tmp_path / "kept")
     shutil.rmtree(private / "runs" / "1")
-    with pytest.raises(InputError, match="was begun and is gone"):
+    with pytest.raises(InputError, match="was begun and has lost"):
         tuning.resume(tmp_path / "t", approve=lambda ledger: None)
     shutil.copytree(kept / "runs" / "1", private / "runs" / "1")
     (private / "runs" / "1" / "private" / "checkpoint.pt").unlink()
-    with pytest.raises(InputError, match="lost its checkpoint"):
+    with pytest.raises(InputError, match="was begun and has lost"):
+        tuning.resume(tmp_path / "t", approve=lambda ledger: None)
+    (private / "runs" / "1" / "ledger.jsonl").unlink()  # as if nothing had been spent
+    with pytest.raises(InputError, match="was begun and has lost"):
         tuning.resume(tmp_path / "t", approve=lambda ledger: None)
     (private / "coins.json").unlink()
     with pytest.raises(InputError, match="another tune"):

@@ -12,7 +12,7 @@ from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Measurem
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.accounting.paper import Paper, PaperPerBlock
 from dpdt.accounting.several import Total, together
-from dpdt.bands import MOST
+from dpdt.bands import LONGEST, MOST
 from dpdt.errors import InputError
 from dpdt.ledger import Header, Ledger, Setting
 
@@ -113,8 +113,19 @@ def check_ledger(ledger: Ledger) -> None:
         _check_number(name, getattr(header, name) or 0.0)
     for setting in {run.setting for run in ledger.runs}:
         _check_setting(setting, header)
-    for candidate in ledger.tuned.candidates if ledger.tuned else ():
-        check_ledger(Ledger(candidate.header, list(candidate.runs)))
+    if ledger.tuned is not None:
+        plans = [Ledger(plan.header, list(plan.runs)) for plan in ledger.tuned.candidates]
+        for plan in plans:
+            check_ledger(plan)
+        if sum(plan.steps for plan in plans if _by_steps(plan.header)) > LONGEST:
+            raise InputError(
+                f"the ledger's tune has more than {LONGEST:,} steps with correlated noise or groups"
+            )
+
+
+def _by_steps(header: Header) -> bool:
+    """Whether every step is accounted by itself."""
+    return len(header.coefficients) > 1 or header.groups > 1
 
 
 def _check_noise(ledger: Ledger) -> None:
@@ -134,6 +145,11 @@ def _check_noise(ledger: Ledger) -> None:
     if max(header.groups, len(header.coefficients)) > MOST:
         raise InputError(
             f"the ledger has more than {MOST} bands or groups, the most that are known"
+        )
+    if _by_steps(header) and ledger.steps > LONGEST:
+        raise InputError(
+            f"the ledger has {ledger.steps:,} steps with correlated noise or groups; at most "
+            f"{LONGEST:,} can be accounted"
         )
     if header.groups < 1 or (header.groups > 1 and header.sampling != "poisson"):
         raise InputError(

@@ -17,6 +17,7 @@ A run that guarantees nothing makes the total infinite. What the others cost is 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,9 @@ from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConv
 from dpdt.ledger import Ledger
 
 LAST_ITERATE = (HiddenStateConvex(), HiddenStateContraction())
+
+
+COPIED = "a copy of the tune ended otherwise, and both have the same secret coins"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +75,10 @@ def together(ledgers: Sequence[Ledger], delta: float) -> Total:
     Guarantees: whoever sees what left these runs learns no more about one record, of the unit and
     under the relation of the result, than `epsilon` and δ allow. The order does not matter.
     """
-    each = tuple(_epsilon(ledger, delta) for ledger in ledgers)
+    copied = _copies_of_tunes(ledgers)
+    each = tuple(
+        math.inf if ledger.data in copied else _epsilon(ledger, delta) for ledger in ledgers
+    )
     kept = [ledger for ledger, epsilon in zip(ledgers, each, strict=True) if epsilon < math.inf]
     headers = [ledger.header for ledger in kept or ledgers]
     units = tuple(sorted({header.unit for header in headers}))
@@ -86,12 +93,18 @@ def together(ledgers: Sequence[Ledger], delta: float) -> Total:
         bounded=cost.epsilon(relation, delta),
         each=each,
         reasons=tuple(
-            "" if epsilon < math.inf else _why_not(ledger)
+            "" if epsilon < math.inf else COPIED if ledger.data in copied else _why_not(ledger)
             for ledger, epsilon in zip(ledgers, each, strict=True)
         ),
         units=units,
         cost=cost,
     )
+
+
+def _copies_of_tunes(ledgers: Sequence[Ledger]) -> set[str]:
+    """The seals of tunes that have ended in more than one way."""
+    found = Counter(ledger.data for ledger in ledgers if ledger.tuned and ledger.data)
+    return {seal for seal, number in found.items() if number > 1}
 
 
 def _alike(units: Sequence[str], runs: int) -> bool:

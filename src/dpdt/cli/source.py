@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dpdt import config
 from dpdt.accounting import Measurement
 from dpdt.errors import InputError
@@ -21,6 +23,12 @@ def ledger_of(
 ) -> tuple[Ledger, config.Config]:
     """The ledger of a run folder as it was, or of a preset or file as it would be."""
     if not is_run(source):
+        beside = Path(source).parent
+        if Path(source).is_file() and is_run(beside) and Run(beside).ledger().tuned:
+            raise InputError(
+                f"{source}: belongs to a run that a tune has chosen, and says what one run would "
+                f"cost; dpdt account {beside} says what the tune has cost"
+            )
         chosen = config.load(source, overrides, method)
         return config.plan_of(chosen).ledger(), chosen
     if overrides or method:

@@ -77,12 +77,8 @@ def command(
         check_limit(limit)
     elif paid:
         raise InputError("--paid: counts for --limit, which is missing")
-    if resume:
-        given = (source, overrides, method, tries, epsilon, runs, out, public_score, score_noise)
-        if any(given):
-            raise InputError(f"--resume {resume}: goes on as the tune began; give nothing else")
-    elif public_score and score_noise is not None:
-        raise ArgumentError("score-noise", "is for scores on private examples")
+    given = (source, overrides, method, tries, out, public_score)
+    _refuse(resume, given, (epsilon, runs, score_noise), public_score, score_noise)
     from dpdt.training import tune as tuning
     from dpdt.training.candidates import candidates
 
@@ -110,6 +106,25 @@ def command(
     else:
         _tell(result)
     return result.status
+
+
+def _refuse(
+    resume: str | None,
+    given: tuple[object, ...],
+    numbers: tuple[float | None, ...],
+    public: bool,
+    noise: float | None,
+) -> None:
+    """Refuse arguments that do not go together."""
+    if resume:
+        if any(given) or any(number is not None for number in numbers):
+            raise InputError(f"--resume {resume}: goes on as the tune began; give nothing else")
+    elif public and noise is not None:
+        raise ArgumentError("score-noise", "is for scores on private examples")
+    elif noise == 0:
+        raise ArgumentError(
+            "score-noise", "must be above 0; --public-score says that held-out examples are public"
+        )
 
 
 def _within(

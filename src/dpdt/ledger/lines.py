@@ -24,6 +24,7 @@ from dpdt.ledger.records import Block, Header, Planned, Setting, Stretch, Tuned
 FORMAT = 3
 LARGEST = 2**63 - 1  # of whole numbers
 LONGEST = 64_000_000  # bytes of a line
+CANDIDATES = 1000  # settings of a tune
 
 
 def _is_whole(value: Any) -> bool:
@@ -130,6 +131,8 @@ def tuned_of(record: dict[str, Any], own: Header) -> Tuned:
         raise ValueError(f"noise must be a finite number from 0, found {reprlib.repr(noise)}")
     if not (isinstance(chosen, bool) and isinstance(record["candidates"], list)):
         raise ValueError("chosen must be true or false, and candidates a list")
+    if len(record["candidates"]) > CANDIDATES:
+        raise ValueError(f"there are more than {CANDIDATES} candidates")
     candidates = tuple(map(_planned, record["candidates"]))
     if own not in [candidate.header for candidate in candidates]:
         raise ValueError("the run is none of the tune's candidates")

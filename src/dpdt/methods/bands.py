@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dpdt.bands import LONG, MOST, WORTHWHILE, best, error, last_error
+from dpdt.bands import LONG, LONGEST, MOST, WORTHWHILE, best, error, last_error
 from dpdt.errors import InputError
 from dpdt.fields import AUTO, is_integer, or_auto
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 CYCLIC = "cyclic-poisson"
 SAMPLINGS = ("partition", "poisson", CYCLIC)
 FLOAT = 8  # bytes of a number of noise
-LONGEST = 10_000_000  # steps
 ROOM = 2_000_000_000  # bytes that "auto" lets the noise of earlier steps take
 
 

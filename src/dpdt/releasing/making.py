@@ -162,6 +162,10 @@ def _accuracy(source: Source, public_test: Any) -> dict[str, Any] | None:
     if public_test is None or public_test is False:
         return None
     if public_test is True:
+        if source.ledger.tuned and source.ledger.tuned.noise:
+            raise ArgumentError(
+                "public_test", "cannot be said of held-out examples that a tune has scored on"
+            )
         if source.run is None:
             raise ArgumentError("public_test", "must be examples here, such as a pair (x, y)")
         chosen = source.run.config

@@ -221,7 +221,8 @@ def _run(
             refuse_changes(path, state["depends"], depends)
         if world.first:
             approve(expected(step, folder, state, depends))
-            _say_size(config, step.plan)
+            if tuned is None:  # of which nobody is to know how many there are
+                _say_size(config, step.plan)
         if world.first and not resume:
             folder = Run.create(path, config)
             held.enter_context(folder.locked())

@@ -14,6 +14,7 @@ none of those that are trained on.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,21 +22,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from dpdt import data, seal
+from dpdt import data
 from dpdt.accounting import Privacy, account
 from dpdt.config import Config
 from dpdt.data.access import count
 from dpdt.errors import ArgumentError, InputError
 from dpdt.ledger import Ledger
+from dpdt.ledger.lines import LONGEST, told
 from dpdt.noise import Randomness
 from dpdt.runs import Run, is_run
 from dpdt.runs.tune import Tune, opened
 from dpdt.training.candidates import Candidate, planned
+from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.grid import AtHand
 from dpdt.training.run import Assembled, run
 
-MOST = 1000.0  # runs on average
+LEAST, MOST = 0.1, 1000.0  # runs on average
+LOUDEST = 1e9  # noise on a score; beyond, float64 has no whole numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +83,10 @@ def tune(
 
     `approve` is shown the ledger of the tune before anything is written. It may refuse.
     """
-    if not 0.0 < runs <= MOST:
-        raise ArgumentError("runs", f"must be above 0, up to {MOST:g}, found {runs:g}")
-    if noise is not None and not 0.0 <= noise < math.inf:
-        raise ArgumentError("score-noise", f"must be a finite number from 0, found {noise:g}")
+    if not LEAST <= runs <= MOST:
+        raise ArgumentError("runs", f"must be from {LEAST:g} to {MOST:g}, found {runs:g}")
+    if noise is not None and not 0.0 <= noise <= LOUDEST:
+        raise ArgumentError("score-noise", f"must be from 0 to {LOUDEST:g}, found {noise:g}")
     if path.exists():
         raise InputError(
             f"{path}: already exists; a tune never overwrites a run, choose a new name"
@@ -90,6 +95,11 @@ def tune(
     number = _held_out(examples, found[0].config)
     noise = math.sqrt(number) / 2.0 if noise is None else noise
     ready, tuned, epsilon = planned(found, runs, noise)
+    if len(json.dumps(told(tuned))) >= LONGEST:
+        raise InputError(
+            "--try: the plans of all settings together are longer than a ledger's line may be; "
+            "try fewer, or without schedules that change at every step"
+        )
     first = ready[0].config
     opening = Ledger(tuned.candidates[0].header, data=_seal(examples, first), tuned=tuned)
     approve(opening)
@@ -102,6 +112,7 @@ def tune(
     with folder.locked():
         coins = _drawn(len(ready), runs, noise)
         coins["changes"] = [list(one.changes) for one in ready]
+        coins["depends"] = _depends(examples, first)
         begun = Tune(folder)
         begun.begin([one.config for one in ready], opening, coins)
         return _go_on(begun, examples)
@@ -115,9 +126,7 @@ def resume(path: Path, *, approve: Approve) -> Result:
             begun.forget()
             return _result(begun)
         examples, ledger = AtHand(), begun.run.ledger()
-        mine = _seal(examples, begun.run.config)
-        if seal.differ(seal.own_key(), mine, ledger.data):
-            raise InputError(f"{path}: belongs to a tune on other data")
+        refuse_changes(path, begun.coins()["depends"], _depends(examples, begun.run.config))
         approve(ledger)
         return _go_on(begun, examples)
 
@@ -133,6 +142,14 @@ def _seal(examples: AtHand, config: Config) -> str:
     """The sealed identity of the data, as the ledger of any of the runs would have it."""
     step, _ = Assembled.of(config, examples.of(config), None).prepare(config, False)
     return step.writer.ledger.data
+
+
+def _depends(examples: AtHand, config: Config) -> dict[str, str]:
+    """Hashes of all that scores depend on besides models: their noise is drawn once."""
+    found = examples.of(config)
+    parts = [part for part in (found.train, found.test) if part is not None]
+    nowhere = torch.device("cpu")
+    return depends_on(config, "", parts, nowhere)
 
 
 def _drawn(settings: int, runs: float, noise: float) -> dict[str, Any]:
@@ -193,16 +210,12 @@ def _make(
     """Make a run of the tune, or go on with it; its status."""
     folder = begun.folder(number)
     goes_on = is_run(folder.path) and folder.has_checkpoint
-    if not goes_on and folder.path.exists():
-        if folder.result() is not None:
+    if not goes_on and coins["begun"] == number:
+        if is_run(folder.path) and folder.result() is not None:
             return 0  # it has ended, and was not scored yet
-        if is_run(folder.path) and folder.ledger().runs:
-            raise InputError(f"{folder.path}: has lost its checkpoint, so the tune cannot go on")
-        begun.drop_all_but(coins["best"] and coins["best"][0])  # nothing was spent
-    elif not goes_on and coins["begun"] == number:
         raise InputError(
-            f"{folder.path}: was begun and is gone, so the tune cannot go on: with other noise it "
-            "would be another run; the ledger says what was spent"
+            f"{folder.path}: was begun and has lost what it would go on from, so the tune cannot "
+            "go on: with other noise it would be another run; the ledger says what was spent"
         )
 
     def begin(_: Ledger) -> None:
