@@ -4221,8 +4221,8 @@ TUNES = [
     Mutation(
         "training/tune.py",
         "other data are scored on with the same noise",
-        '        refuse_changes(path, begun.coins()["depends"], _depends(examples, begun.run.config))\n',
-        "",
+        'refuse_changes(path, begun.coins()["depends"], ',
+        'max(path, begun.coins()["depends"], key=str); (',
         TUNE,
     ),
     Mutation(
