@@ -133,10 +133,15 @@ def test_a_clip_that_float64_cannot_square_is_refused(clip):
 def test_contributions_of_any_gradient_are_bounded(values, multiplier, memory, name, clip, rho):
     from dpdt.algorithm import memory as memories
     from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
+    from dpdt.algorithm.recipe import Recipe
 
     layout = layout_of(5, 5, 2)
     preconditioner = Preconditioner(name=name, decay=DECAYS[name])
-    kept = memories.make(memory, layout, preconditioner, 3)
+    told = Recipe(
+        auxiliaries=3, clip=(clip,), noise=(0.0,), lr=0.1, memory=memory,
+        preconditioner=preconditioner,
+    )  # fmt: skip
+    kept = memories.make(told, layout, 3)
     if memory == "auxiliary":
         kept.multiplier.copy_(buffer(layout, multiplier))
         kept.norms.copy_(layout.norms(kept.multiplier))

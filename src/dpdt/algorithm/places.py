@@ -134,8 +134,10 @@ class Digests:
         for t in tensors:
             finite = finite and bool(torch.isfinite(t).all())
             some = some or bool(t.any())
+            hashes = hashes or [hashlib.sha256() for _ in range(len(t))]
+            if not t.numel():  # a parameter of no size
+                continue
             bits = t.detach().cpu().contiguous().view(len(t), -1).view(torch.uint8).numpy()
-            hashes = hashes or [hashlib.sha256() for _ in bits]
             for known, row in zip(hashes, bits, strict=True):
                 known.update(row.data)
         return cls(tuple(known.digest() for known in hashes), finite, some)
