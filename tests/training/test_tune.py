@@ -180,6 +180,14 @@ def test_scores_are_not_computed_on_other_data_with_the_same_noise(tmp_path, mon
         tuning.resume(tmp_path / "t", approve=lambda ledger: None)
 
 
+def test_no_run_says_that_it_is_made(tmp_path, monkeypatch, capfd):
+    """How many there are is secret."""
+    drawn(monkeypatch, [0, 1], [0, 0])
+    auto = ("method.sampling=partition", "method.noise_bands=auto")
+    tuned(tmp_path / "t", settings(overrides=(*SHORT, *auto)))
+    assert "noise is" not in capfd.readouterr().err
+
+
 def test_a_run_that_was_begun_cannot_be_made_again(tmp_path, monkeypatch):
     drawn(monkeypatch, [0, 1], [0, 0])
     with monkeypatch.context() as patch:
