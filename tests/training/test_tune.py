@@ -99,6 +99,15 @@ def test_release_verify_and_budget_say_the_epsilon_of_the_tune(done, tmp_path):
     assert total.epsilon == pytest.approx(result.privacy.epsilon)
 
 
+def killed_in_the_second(path, monkeypatch):
+    """A tune of two runs that is killed while it makes the second."""
+    drawn(monkeypatch, [0, 1], [0, 0])
+    with monkeypatch.context() as patch:
+        killed_at(patch, 4)
+        with pytest.raises(Killed):
+            tuned(path)
+
+
 def test_a_run_in_private_proves_nothing_and_budget_does_not_look_there(tmp_path, monkeypatch):
     drawn(monkeypatch, [0, 1], [5, 0])
     killed_at(monkeypatch, 4)  # in the second run
@@ -162,11 +171,7 @@ def test_two_tunes_that_began_as_one_guarantee_nothing_together(tmp_path, monkey
 
 
 def test_scores_are_not_computed_on_other_data_with_the_same_noise(tmp_path, monkeypatch):
-    drawn(monkeypatch, [0, 1], [0, 0])
-    with monkeypatch.context() as patch:
-        killed_at(patch, 4)
-        with pytest.raises(Killed):
-            tuned(tmp_path / "t")
+    killed_in_the_second(tmp_path / "t", monkeypatch)
     load = tuning.AtHand.of
 
     def other(self, config):
@@ -189,11 +194,7 @@ def test_no_run_says_that_it_is_made(tmp_path, monkeypatch, capfd):
 
 
 def test_a_run_that_was_begun_cannot_be_made_again(tmp_path, monkeypatch):
-    drawn(monkeypatch, [0, 1], [0, 0])
-    with monkeypatch.context() as patch:
-        killed_at(patch, 4)
-        with pytest.raises(Killed):
-            tuned(tmp_path / "t")
+    killed_in_the_second(tmp_path / "t", monkeypatch)
     private = tmp_path / "t" / "private"
     second = Run(private / "runs" / "1")
     with pytest.raises(InputError, match="is one run of a tune"):
