@@ -1,4 +1,4 @@
-"""Pages of the site that are made when it is built: from files at the root, and from the parsers."""
+"""Pages that are made when the site is built: from files at the root, and from the parsers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,30 @@ from typing import Any
 
 import click
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from dpdt.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).parents[1]
-COPIES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changes.md": "CHANGELOG.md"}
+COPIES = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changes.md": "CHANGELOG.md",
+}
 OUTSIDE = re.compile(r"\[([^\]]*)\]\((?!https?:|#)(examples|LICENSE|benchmarks)[^)]*\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that no file in docs/ holds."""
-    pages = {name: copied((ROOT / source).read_text("utf-8")) for name, source in COPIES.items()}
-    for name, text in {**pages, "commands.md": commands()}.items():
+    for name, source in COPIES.items():
+        text = copied((ROOT / source).read_text("utf-8"))
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Add what the parsers say to the page of commands."""
+    return markdown + commands() if page.file.src_uri == "commands.md" else markdown
 
 
 def copied(text: str) -> str:
@@ -35,17 +45,7 @@ def copied(text: str) -> str:
 
 def commands() -> str:
     """Every command with its arguments, from the parsers themselves."""
-    parts = [
-        "# Commands\n",
-        "What `dpdt COMMAND --help` says, for every command. With `--json` a command prints one JSON "
-        "object on stdout and nothing else. The exit status is 0 if all went well, 2 if something was "
-        "refused, and 1 if a command that checks something has found a problem.\n",
-        "A *preset* is a configuration that comes with the package. `[PRESET|FILE]` is the name of one, "
-        "or a TOML file ([configuration](configuration.md)).\n",
-        "| command | |\n|---|---|",
-        *(f"| [`dpdt {name}`](#dpdt-{name}) | {words} |" for name, words in COMMANDS.items()),
-        "",
-    ]
+    parts = list[str]()
     root = click.Context(cli, info_name="dpdt")
     for name in COMMANDS:
         command = cli.get_command(root, name)

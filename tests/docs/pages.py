@@ -13,6 +13,7 @@ import shlex
 import string
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,19 +25,23 @@ from dpdt.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w*)(?: title=\"(.*)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"\n]*)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^ {4}(\$ )?(dpdt|python|torchrun|make|pip|git) ", re.MULTILINE)
 PLACEHOLDER = re.compile(r"[A-Z]+(\.\w+)?|…")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, why it is not run (if it is not), its text and its line."""
+    """A fenced block: its language, why it is not run (if it is not), its text and its line.
+
+    `output` is the indented block below it, if there is one.
+    """
 
     language: str
     title: str
     text: str
     line: int
+    output: str = ""
 
     @property
     def runs(self) -> bool:
@@ -48,7 +53,9 @@ def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text("utf-8")
     for found in FENCE.finditer(text):
         language, title, body = found.groups()
-        yield Block(language, title or "", body, text.count("\n", 0, found.start()) + 1)
+        below = re.match(r"\n+((?: {4}.*\n|\n)*)", text[found.end() :])
+        output = textwrap.dedent(below[1]) if below else ""
+        yield Block(language, title or "", body, text.count("\n", 0, found.start()) + 1, output)
 
 
 def commands(text: str) -> Iterator[str]:
@@ -72,12 +79,11 @@ def run(block: Block, namespace: dict[str, object]) -> None:
             assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
-def check(block: Block) -> None:
-    """Check a block that is not run."""
+def check(block: Block, variables: dict[str, str]) -> None:
+    """Check a block that is not run. `variables` are those that earlier blocks have set."""
     if block.language == "python":
         compile(block.text, "page", "exec")
     elif block.language == "sh":
-        variables: dict[str, str] = {}
         for line in commands(block.text):
             for part in line.split("&&"):
                 told = string.Template(part).safe_substitute(variables)

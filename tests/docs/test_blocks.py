@@ -8,7 +8,6 @@ import click
 import pytest
 
 from dpdt.errors import InputError
-
 from tests.docs.pages import COMMAND, PAGES, ROOT, Block, blocks, check, run, wrapper
 
 FIRST = """
@@ -16,7 +15,12 @@ dpdt train digits --set audit.canaries=200 --out runs/first
 dpdt audit runs/first
 dpdt release runs/first --description "handwritten digits of scikit-learn"
 """
-RUN = [page for page in PAGES if any(block.runs for block in blocks(page))]
+README, *DOCS = PAGES  # README is run by test_readme.py
+RUN = [page for page in DOCS if any(block.runs for block in blocks(page))]
+
+SURE = re.compile(
+    r"(ε [≤=]|noise for| *\d+ epochs: exact|\d\.\d+ \d\.\d+$)"
+)  # the same in every run
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def first(tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
-def test_what_stands_on_a_page_runs(page, request, tmp_path, monkeypatch):
+def test_what_stands_on_a_page_runs(page, request, tmp_path, monkeypatch, capsys):
     (tmp_path / "bin").mkdir()
     wrapper(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
@@ -44,14 +48,20 @@ def test_what_stands_on_a_page_runs(page, request, tmp_path, monkeypatch):
     namespace: dict[str, object] = {}
     for block in run_blocks:
         run(block, namespace)
+        said = capsys.readouterr().out
+        for line in filter(SURE.match, block.output.splitlines()):
+            assert line in said, f"line {block.line} prints something else"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_is_not_run_is_right_as_far_as_one_can_see(page):
+    variables: dict[str, str] = {}
+    fences = re.findall(r"^ *```", page.read_text("utf-8"), flags=re.MULTILINE)
+    assert len(fences) == 2 * len(list(blocks(page)))
     for block in blocks(page):
         assert block.language, f"line {block.line}: a fence without a language"
         if not block.runs:
-            check(block)
+            check(block, variables)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -72,4 +82,4 @@ def test_no_command_escapes(page):
 )
 def test_a_command_that_cannot_be_right_is_noticed(text, error):
     with pytest.raises(error):
-        check(Block("sh", "minutes", f"{text}\n", 1))
+        check(Block("sh", "minutes", f"{text}\n", 1), {})

@@ -9,7 +9,6 @@ from html import unescape
 import pytest
 
 from dpdt.cli.main import COMMANDS
-
 from tests.docs.pages import ROOT
 
 LOADS = re.compile(r"<(?:script|img|iframe|link|source)\b[^>]*?\b(?:src|href)=\"?(https?:|//)")
