@@ -9,11 +9,13 @@ one process: it depends on the plan, not on the number of processes.
 
 import os
 
+import torch
 from torch import nn
 
 import dpdt
 from dpdt.data import load
 
+torch.manual_seed(0)  # every process must begin with the same weights
 digits = load("digits")
 result = dpdt.train(
     nn.Linear(64, 10), digits.train, test=digits.test, epochs=20, batch_size=1437, epsilon=8.0
