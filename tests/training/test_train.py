@@ -1,7 +1,5 @@
 """The Python interface, as a user meets it."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -11,8 +9,6 @@ import dpdt
 from dpdt import config, data
 from dpdt.ledger import Ledger
 from tests.numbers import prepare, train
-
-ROOT = Path(__file__).parents[2]
 
 
 def small(n=60):
