@@ -6,6 +6,7 @@ import shutil
 
 import click
 import pytest
+from markdown_it import MarkdownIt
 
 from dpdt.errors import InputError
 from tests.docs.pages import COMMAND, PAGES, ROOT, Block, blocks, check, run, wrapper
@@ -68,6 +69,12 @@ def test_what_is_not_run_is_right_as_far_as_one_can_see(page):
 def test_no_command_escapes(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert COMMAND.search(text) is None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_underscore_of_a_formula_begins_italics(page):
+    for token in MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8")):
+        assert not any("_" in part.markup for part in token.children or []), token.content
 
 
 @pytest.mark.parametrize(
