@@ -80,18 +80,15 @@ TASKS = {
         ),
     )
 }
-# What a model can be judged by, and whether more is better.
-METRICS = {
-    "accuracy": True,
-    "label_accuracy": True,
-    "mse": False,
-    "mae": False,
-    "r2": True,
-    "perplexity": False,
-    "test_loss": False,
+# What a model can be judged by on held-out examples, and for which tasks; () stands for any.
+METRICS: dict[str, tuple[str, ...]] = {
+    "accuracy": ("classification", "binary", "next-token"),
+    "label_accuracy": ("multi-label",),
+    "mse": ("regression",),
+    "mae": ("regression",),
+    "perplexity": ("next-token",),
+    "test_loss": (),
 }
-
-
 # Which tasks the targets of a data set can serve, by the task that it is made for.
 SERVES = {
     "classification": ("classification", "binary", "regression"),  # class numbers are numbers

@@ -28,7 +28,8 @@ from dpdt.mechanism import perturbed
 from dpdt.methods import METHODS
 from dpdt.methods.plan import decide
 from dpdt.methods.problem import Problem
-from dpdt.models.loss import accuracy, default_loss
+from dpdt.models.loss import default_loss
+from dpdt.models.metrics import accuracy
 from dpdt.training import run as running
 from dpdt.training.loop import fit, prepare
 from dpdt.training.run import run
@@ -252,11 +253,9 @@ def test_what_needs_public_inputs_is_not_planned_without(name):
 @every_row
 @pytest.mark.parametrize("test", [None, TEST])
 def test_history_has_a_record_an_epoch(name, test):
-    model, step, loader = begin(name)
+    model, step, loader = begin(name, test=test)
     plan, results = step.plan, []
-    fitted = fit(
-        model, step, loader, test=test, on_step=lambda result, batch: results.append(result)
-    )
+    fitted = fit(model, step, loader, on_step=lambda result, batch: results.append(result))
     assert [r["epoch"] for r in fitted.history] == list(range(1, plan.epochs + 1))
     assert len(results) == plan.steps
     for record in fitted.history:
@@ -497,8 +496,9 @@ def test_a_record_that_is_not_finite_counts_as_nothing(name, value):
 def test_mappings_train_as_tuples_do(name):
     plain, _ = ended(name, **SEED)
     given = {"data": {"x": X, "labels": Y}, "public": {"x": INPUTS}}
+    given["test"] = {"x": TEST[0], "labels": TEST[1]}
     model, step, loader = begin(name, Named(), **given, **SEED)
-    fitted = fit(model, step, loader, test={"x": TEST[0], "labels": TEST[1]})
+    fitted = fit(model, step, loader)
     torch.testing.assert_close(weights(model), weights(plain), rtol=1e-5, atol=1e-6)
     assert fitted.history[-1]["accuracy"] is not None
 

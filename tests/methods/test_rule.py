@@ -173,8 +173,11 @@ def test_a_model_that_takes_more_than_inputs_is_refused_with_its_error():
         def forward(self, x, y):
             return super().forward(x)
 
+    def loss(model, batch):
+        return nn.functional.cross_entropy(model(*batch), batch[1])
+
     with pytest.raises(InputError, match=r"calls the model on inputs alone.*'y'"):
-        prepare(Two(6, 3), (X, Y), epsilon=3.0, epochs=2, batch_size=20)
+        prepare(Two(6, 3), (X, Y), loss=loss, epsilon=3.0, epochs=2, batch_size=20)
 
 
 def test_outputs_that_do_not_depend_on_what_is_trained_are_refused():
@@ -183,8 +186,11 @@ def test_outputs_that_do_not_depend_on_what_is_trained_are_refused():
             outputs = super().forward(x)
             return outputs if self.training else outputs.argmax(1)
 
+    def loss(model, batch):
+        return model(batch[0]).float().mean()
+
     with pytest.raises(InputError, match="its outputs do not depend on what is trained"):
-        prepare(Labels(6, 3), (X, Y), epsilon=3.0, epochs=2, batch_size=20)
+        prepare(Labels(6, 3), (X, Y), loss=loss, epsilon=3.0, epochs=2, batch_size=20)
 
 
 class Bag(nn.Module):
