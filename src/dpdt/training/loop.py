@@ -18,18 +18,17 @@ from dpdt import config
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
-from dpdt.algorithm.precision import at_precision
 from dpdt.data.access import count, sample
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.methods.canaries import Pulls
-from dpdt.methods.method import Job, Training
+from dpdt.methods.method import Training
 from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
 from dpdt.models.metrics import Metric
 from dpdt.training import earlier
 from dpdt.training.ahead import Draws
-from dpdt.training.augment import Augment, over_views
+from dpdt.training.augment import Augment
 from dpdt.training.device import place
 from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
@@ -110,7 +109,7 @@ def _prepared(
     model: nn.Module, data: Any, training: Training, given: Given, world: World
 ) -> tuple[Step, Loader]:
     device, users = place(model, training.train), given.get("users")
-    offered = Offered.of(model, data, given, device)
+    offered = Offered.of(model, data, given, device, training.method)
     data, public, loss = offered.data, offered.public, offered.loss
     local = given.get("local", False)
     refuse_alone(world, given, local)
@@ -123,7 +122,8 @@ def _prepared(
     seen = sample(data)
     why_not = world.gather(earlier.why_not(model, seen))
     refuse_unlike(
-        world, model, plan, loss=loss, public=public, users=users, data=data, seen=seen, local=local
+        world, model, plan, loss=loss, public=public, users=users, data=data, seen=seen,
+        local=local,
     )  # fmt: skip
     identity = partial(identity_of, model, data, public, users, plan, world, local)
     ready = Ready.of(model, data, public, plan, identity, given.get("overwrite", False))
@@ -137,15 +137,7 @@ def _prepared(
         sampler = own_users(world, sampler, users)
     draws = Draws(sampler, coins, (0, 1) if local else (world.rank, world.size))
     loader = _loader(data, draws, plan, device, world)
-    job = Job(
-        model=learner,
-        loss=at_precision(over_views(loss, training.train.views), training.train.precision, device),
-        plan=plan,
-        noise=noise,
-        world=world,
-        public=public,
-        diagnose=given.get("diagnose", False),
-    )
+    job = offered.job(learner, loss, plan, noise, world, diagnose=given.get("diagnose", False))
     step = Step(
         plan.training.method.engine(job),
         loader,
