@@ -129,4 +129,4 @@ def _numbers(column: Any, what: str, name: Any) -> np.ndarray:
             f"{what}: column {name!r} has missing values; fill them with a constant that is known "
             "without the data, such as 0"
         )
-    return np.asarray(column.to_numpy(dtype="float64" if kind == "f" else "int64"))
+    return np.array(column.to_numpy(dtype="float64" if kind == "f" else "int64"))  # a copy

@@ -58,15 +58,16 @@ def tried(
     if not count(data):
         raise InputError("data: has no examples")
     chosen = None if loss is None else losses.given(loss, device)
+    raw = take(data, torch.arange(1))
+    if targets_in(raw) is None and not is_own(chosen):
+        raise InputError(
+            "data: has no targets; give (inputs, targets), or a mapping with 'labels' for models "
+            "of transformers, or loss=, a function (model, batch) → mean loss"
+        )
     with _calling(model, device) as call:
-        said, numbers = _said(call, data, Numbers.of(model), own=is_own(chosen))
-        like = numbers(take(data, torch.arange(1)))
+        said, numbers = _said(call, raw, Numbers.of(model), own=is_own(chosen))
+        like = numbers(raw)
         y, by_name = targets_in(like), isinstance(like, Mapping)
-        if y is None and not is_own(chosen):
-            raise InputError(
-                "data: has no targets; give (inputs, targets), or a mapping with 'labels' for "
-                "models of transformers, or loss=, a function (model, batch) → mean loss"
-            )
         name = None if task == AUTO else task
         if said is None and y is not None and y.dim() == 1 and not is_own(chosen):
             name = name or (None if y.is_floating_point() else "classification")
@@ -120,17 +121,16 @@ def _made_up(like: Data, fill: int) -> Data:
     return tree_map(make, like)
 
 
-def _said(call: Call, data: Any, numbers: Numbers, *, own: bool) -> tuple[Tensor | None, Numbers]:
+def _said(call: Call, raw: Data, numbers: Numbers, *, own: bool) -> tuple[Tensor | None, Numbers]:
     """The outputs for made-up inputs, and the numbers that the model reads.
 
     None if outputs cannot be known, or need not be, since the loss is the user's own. Whole-number
     inputs become numbers with a point if the model cannot read them otherwise.
     """
-    like = numbers(take(data, torch.arange(1)))
-    found: Any = None
+    like = numbers(raw)
     try:
         try:
-            found = call(outputs_of, like)
+            found: Any = call(outputs_of, like)
         except (RuntimeError, TypeError):
             x = like[0] if isinstance(like, tuple | list) else None
             if not isinstance(x, Tensor) or x.is_floating_point():
