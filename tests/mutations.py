@@ -2286,7 +2286,7 @@ STEPS = [
     Mutation(
         "training/callbacks.py",
         "a run stops early by its own training data",
-        "if isinstance(callback, EarlyStopping) and sample(callback.public) == sample(data):",
+        "if facts.same(self.public):",
         "if False:",
         (CALLBACKS,),
     ),
@@ -2412,8 +2412,8 @@ STEPS = [
     Mutation(
         "training/ready.py",
         "the learning rate is measured on private data",
-        "typical(inputs, data)",
-        "typical(data[0], data)",
+        "typical(inputs, data, learner)",
+        "typical(data[0], data, learner)",
         (RULE,),
     ),
     Mutation(

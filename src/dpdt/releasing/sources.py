@@ -14,6 +14,7 @@ from dpdt import data, models
 from dpdt.accounting import account
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, text_of
+from dpdt.models.metrics import Judge
 from dpdt.releasing import certificate as certificates
 from dpdt.releasing.description import describe
 from dpdt.runs import Run
@@ -32,6 +33,7 @@ class Source:
     ledger: Ledger
     delta: float
     save: Callable[[Path], None]  # writes the weights to a file
+    judge: Judge  # what the model is judged by
     audit: dict[str, Any] | None = None
     run: Run | None = None
 
@@ -76,8 +78,9 @@ def of_run(run: Run, own: nn.Module | None, labels: list[str] | None) -> Source:
         facts = data.facts(chosen.data.name, chosen.data.limit)
         model = models.build(chosen.model, facts, chosen.train.seed)
         learner = models.learner(model, chosen.model, chosen.train.augment)
+        judge = Judge.of_task(models.task(chosen.model, facts))
     else:
-        model = learner = own
+        model, learner, judge = own, own, Judge.of_own(chosen.model.task)
     run.load_model(model)
     return Source(
         name=str(run.path),
@@ -88,6 +91,7 @@ def of_run(run: Run, own: nn.Module | None, labels: list[str] | None) -> Source:
         ledger=ledger,
         delta=chosen.privacy.delta,
         save=lambda path: _copied(run.model_path, path),
+        judge=judge,
         audit=found and _verdict(found),
         run=run,
     )
@@ -110,6 +114,7 @@ def of_fitted(result: Fitted, labels: list[str] | None) -> Source:
         ledger=ledger,
         delta=result.privacy.delta,
         save=lambda path: save_model(result.model, str(path)),
+        judge=result.judge,
     )
 
 

@@ -24,6 +24,7 @@ from dpdt.methods import METHODS
 from dpdt.methods.canaries import Pulls
 from dpdt.methods.method import Training
 from dpdt.methods.settings import PrivacySettings, TrainSettings
+from dpdt.models.metrics import Metric
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Optimizing = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -33,7 +34,11 @@ Scheduling = Callable[[torch.optim.Optimizer], Any]
 class Given(TypedDict, total=False):
     """What `prepare` and `train` are given besides a model and data.
 
-    loss: (model, micro-batch) → mean loss. Default: cross-entropy, or the model's own loss.
+    loss: a loss of torch such as nn.MSELoss(), or (model, micro-batch) → mean loss. Default: that
+        of the task, or the model's own loss.
+    task: what the model is trained for (dpdt.tasks.TASKS), where it is not clear.
+    metric: what it is judged by, by name or as (outputs, targets) → number. Default: the task's.
+    test: held-out examples, which are checked at once.
     users: who owns each example, for unit "user".
     public: inputs without labels that need no protection. Some methods use them.
     scheduler: makes a torch lr_scheduler of an optimizer of one's own, stepped after each epoch.
@@ -48,7 +53,10 @@ class Given(TypedDict, total=False):
     world: the ranks that train together. If left out, they are found as torchrun tells.
     """
 
-    loss: Loss
+    loss: Loss | nn.Module
+    task: str
+    metric: str | Metric
+    test: Any
     users: Sequence[Any] | None
     public: Any
     scheduler: Scheduling | None

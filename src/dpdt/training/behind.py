@@ -12,7 +12,7 @@ from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.fields import AUTO
 from dpdt.methods.dpsgd import OWN
-from dpdt.methods.method import Training
+from dpdt.methods.method import Job, Training
 from dpdt.methods.optimizers import of_ones_own, scheduler_of
 from dpdt.training.arguments import Optimizing, Scheduling
 
@@ -82,3 +82,7 @@ class Behind:
             optimizer=made,
             scheduler=None if scheduler is None else scheduler_of(scheduler, made),
         )
+
+    def added(self, job: Job) -> Job:
+        """What an engine is made from, with these."""
+        return replace(job, optimizer=self.optimizer, scheduler=self.scheduler)

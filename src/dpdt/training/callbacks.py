@@ -17,10 +17,7 @@ import torch
 from torch import nn
 
 from dpdt.accounting import Privacy
-from dpdt.algorithm.batch import on_device
-from dpdt.data.access import count, sample, take
 from dpdt.errors import InputError
-from dpdt.models.loss import default_loss
 
 PUBLIC = ("epoch", "step", "epsilon")  # of an epoch's record: what depends on no data
 CANNOT_STOP = (
@@ -36,9 +33,13 @@ class Facts:
 
     model: what is trained. Looking at it on the way shows more than the last iterate, which the
         ledger says of every run with callbacks.
+    loss: examples → the model's mean loss on them.
+    same: whether examples are the training data.
     """
 
     model: nn.Module
+    loss: Callable[[Any], float | None]
+    same: Callable[[Any], bool]
     method: str
     examples: int
     parameters: int
@@ -50,8 +51,8 @@ class Facts:
     sampling: str
 
     def numbers(self) -> dict[str, Any]:
-        """All but the model."""
-        return {name: value for name, value in vars(self).items() if name != "model"}
+        """All but the model and what asks it."""
+        return {k: v for k, v in vars(self).items() if isinstance(v, int | float | str)}
 
 
 class Record(dict[str, Any]):
@@ -91,17 +92,15 @@ class _Function(Callback):
 
 
 def listeners(
-    callbacks: Sequence[Callback], on_epoch: Callable[..., bool | None] | None, data: Any
+    callbacks: Sequence[Callback], on_epoch: Callable[..., bool | None] | None
 ) -> list[Callback]:
-    """The callbacks of a run on `data`; refused if they cannot be used."""
+    """The callbacks of a run; refused if they cannot be used."""
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise InputError(
                 f"callbacks: must be dpdt.Callback objects, found {type(callback).__name__}; a "
                 "function goes to on_epoch"
             )
-        if isinstance(callback, EarlyStopping) and sample(callback.public) == sample(data):
-            raise InputError("EarlyStopping.public: these are the training data, which are private")
     return [*callbacks, *([] if on_epoch is None else [_Function(on_epoch)])]
 
 
@@ -114,7 +113,7 @@ class EarlyStopping(Callback):
     Args:
         public: examples that are public, such as a pair (x, y).
         patience: stop after this many epochs that were no better than the best.
-        measure: (model, public) → a number of which less is better. Default: the usual loss.
+        measure: (model, public) → a number of which less is better. Default: the run's loss.
     """
 
     def __init__(
@@ -129,30 +128,25 @@ class EarlyStopping(Callback):
                 "EarlyStopping: needs public examples and a patience of 1 epoch or more; private "
                 "ones would tell about themselves by when the run stops"
             )
-        self.public, self.patience, self.measure = public, patience, measure or _loss
+        self.public, self.patience, self.measure = public, patience, measure
         self.best, self.waited = math.inf, 0
 
     def on_start(self, facts: Facts) -> None:
-        self._model, self.best, self.waited = facts.model, math.inf, 0
+        if facts.same(self.public):
+            raise InputError("EarlyStopping.public: these are the training data, which are private")
+        self._facts, self.best, self.waited = facts, math.inf, 0
 
     def on_epoch(self, record: dict[str, Any]) -> bool:
-        was = self._model.training
-        self._model.eval()
+        model, public = self._facts.model, self.public
+        was = model.training
+        model.eval()
         with torch.no_grad():
-            found = float(self.measure(self._model, self.public))
-        self._model.train(was)
+            score = self.measure(model, public) if self.measure else self._facts.loss(public)
+        model.train(was)
+        found = math.inf if score is None else float(score)
         self.waited = 0 if found < self.best else self.waited + 1
         self.best = min(self.best, found)
         return self.waited >= self.patience
-
-
-def _loss(model: nn.Module, part: Any) -> float:
-    """The mean of the usual loss, a thousand examples at a time."""
-    own, number, total = next(model.parameters()), count(part), 0.0
-    for chosen in torch.split(torch.arange(number), 1000):
-        batch = on_device(take(part, chosen), own.device)
-        total += float(default_loss(model, batch)) * len(chosen)
-    return total / max(1, number)
 
 
 class Logger(Callback):

@@ -17,6 +17,7 @@ from dpdt.errors import InputError
 from dpdt.files import write_atomically
 from dpdt.ledger import Ledger, text_of
 from dpdt.methods.method import Training
+from dpdt.models.metrics import Judge
 from dpdt.runs import Run
 from dpdt.training.kept import configured
 from dpdt.training.step import Step
@@ -31,6 +32,7 @@ class Fitted:
     _ledger: Ledger
     _training: Training
     history: list[dict[str, Any]]
+    judge: Judge  # what the model is judged by
 
     @classmethod
     def of(cls, model: nn.Module, step: Step, history: list[dict[str, Any]]) -> Fitted:
@@ -41,6 +43,7 @@ class Fitted:
             _ledger=copy.deepcopy(step.writer.ledger),
             _training=step.plan.training,
             history=history,
+            judge=step.held.judge,
         )
 
     @property
@@ -55,7 +58,7 @@ class Fitted:
                 f"{folder}: the run was interrupted and has no end; dpdt.train(…, out=…) keeps "
                 "what it can go on from"
             )
-        run = Run.create(Path(folder), configured(self._training))
+        run = Run.create(Path(folder), configured(self._training, self.judge))
         with run.locked():
             write_atomically(run.ledger_path, text_of(self._ledger).encode())
             for record in self.history:

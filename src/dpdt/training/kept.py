@@ -15,8 +15,10 @@ from pathlib import Path
 from dpdt import config
 from dpdt.data import GIVEN
 from dpdt.methods.method import Training
+from dpdt.models.metrics import Judge
 from dpdt.models.settings import ModelSettings
 from dpdt.runs import Run
+from dpdt.tasks import AUTO
 from dpdt.training.depends import RANKS
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
@@ -24,14 +26,15 @@ from dpdt.training.recorder import Recorder
 from dpdt.training.step import Step
 
 
-def configured(training: Training) -> config.Config:
+def configured(training: Training, judge: Judge) -> config.Config:
     """The configuration of a run whose model and data were given in Python."""
+    task = AUTO if judge.task is None else judge.task.name
     return config.Config(
         method=training.method,
         train=training.train,
         privacy=training.privacy,
         data=config.DataSettings(name=GIVEN),
-        model=ModelSettings(name=GIVEN),
+        model=ModelSettings(name=GIVEN, task=task),
     )
 
 
@@ -47,7 +50,8 @@ def keeping(
     begun = bool(world.from_first(resume and world.first and path.exists()))
     folder = None
     if world.first:
-        folder = Run.open(path) if begun else Run.create(path, configured(step.plan.training))
+        chosen = configured(step.plan.training, step.held.judge)
+        folder = Run.open(path) if begun else Run.create(path, chosen)
     with nullcontext() if folder is None else folder.locked():
         state = folder.load_checkpoint() if folder is not None and begun else None
         if folder is not None and not begun:

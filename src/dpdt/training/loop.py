@@ -14,23 +14,21 @@ from torch import nn
 
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.precision import at_precision
 from dpdt.data.access import count, sample
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
-from dpdt.methods.method import Job
 from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
-from dpdt.models.loss import accuracy, default_loss
 from dpdt.training import earlier
 from dpdt.training.ahead import Draws
 from dpdt.training.arguments import Arguments, Given, complete, parted, training_of
-from dpdt.training.augment import Augment, over_views
+from dpdt.training.augment import Augment
 from dpdt.training.behind import Behind, refuse_beside
 from dpdt.training.callbacks import Callback, listeners
 from dpdt.training.device import place
 from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
+from dpdt.training.offered import Offered, as_read
 from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
 from dpdt.training.ready import Ready, identity_of, sealed
 from dpdt.training.step import Step
@@ -48,7 +46,7 @@ def prepare(
     world = given.get("world") or World.join()
     with world.telling():
         _warn_of_odd_weights(model, world)
-        training = training_of(given.get("using"), settings)
+        training = as_read(training_of(given.get("using"), settings), data)
         refuse_beside(own, training, settings, given.get("scheduler"))
         device = place(model, training.train)
         behind = Behind.of(own, given.get("scheduler"), model, training, world)
@@ -59,16 +57,16 @@ def _prepared(
     model: nn.Module, data: Any, behind: Behind, given: Given, world: World, device: torch.device,
     kind: type[Step],
 ) -> tuple[Step, Loader]:  # fmt: skip
-    loss, public, users = given.get("loss", default_loss), given.get("public"), given.get("users")
-    training, local = behind.training, given.get("local", False)
+    training, users, local = behind.training, given.get("users"), given.get("local", False)
+    offered = Offered.of(model, data, given, device, training.method)
+    data, public, loss = offered.data, offered.public, offered.loss
     refuse_alone(world, given, local)
     if (training.privacy.unit == "user") != (users is not None):
         raise InputError(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
         )
     number = examples_of(world, data, training, local)
-    problem = replace(Problem.of(model, data, public, loss), examples=number)
-    plan = decide(training, problem)
+    plan = decide(training, replace(Problem.of(model, data, public, loss), examples=number))
     seen = sample(data)
     why_not = world.gather(earlier.why_not(model, seen))
     refuse_unlike(
@@ -87,19 +85,9 @@ def _prepared(
         sampler = own_users(world, sampler, users)
     draws = Draws(sampler, coins, (0, 1) if local else (world.rank, world.size))
     loader = _loader(data, draws, plan, device, world)
-    job = Job(
-        model=learner,
-        loss=at_precision(over_views(loss, training.train.views), training.train.precision, device),
-        plan=plan,
-        noise=noise,
-        world=world,
-        public=public,
-        diagnose=given.get("diagnose", False),
-        optimizer=behind.optimizer,
-        scheduler=behind.scheduler,
-    )
+    job = offered.job(learner, loss, plan, noise, world, diagnose=given.get("diagnose", False))
     step = kind(
-        plan.training.method.engine(job),
+        plan.training.method.engine(behind.added(job)),
         loader,
         plan,
         model=model,
@@ -110,6 +98,7 @@ def _prepared(
         world=world,
         whitened=ready.whitened,
     )
+    step.held = offered.held
     _begin(step, given, filter(None, why_not))
     return step, loader
 
@@ -158,7 +147,6 @@ def train(
     model: nn.Module,
     data: Any,
     *,
-    test: Any = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     out: str | Path | None = None,
@@ -173,9 +161,9 @@ def train(
 
     Args:
         model: any module; it is trained in place.
-        data: a tuple or mapping of tensors, or a torch Dataset.
-        test: held-out examples (x, y). The accuracy on them is measured after each epoch. They
-            should not overlap with `data`: accuracy on training data is private.
+        data: inputs and targets as tensors, arrays or frames, a mapping, a Dataset, a DataLoader.
+        test: held-out examples in the form of `data`, measured (`metric`) after each epoch. They
+            should not overlap with `data`: what is measured on training data is private.
         callbacks: listen to the run, and may stop it (docs/python.md).
         progress: show a line about the run where there is a terminal or a notebook.
         out: keep the run in this folder, which must not exist. `dpdt account`, `budget` and
@@ -192,17 +180,17 @@ def train(
         sampling: who is in which mini-batch: "poisson", "partition" or "cyclic-poisson".
         optimizer, scheduler: for "dpsgd": functions that make a torch optimizer of the parameters,
             and an lr_scheduler of the optimizer.
-        loss: (model, micro-batch) → mean loss. Default: cross-entropy, or the model's own.
+        loss, task: a loss of torch, or (model, micro-batch) → mean loss; what it is trained for.
         public: inputs without labels that need no protection.
         **options: more settings, below and in docs/configuration.md.
 
     Ctrl-C ends the run after its step, and raises `dpdt.Interrupted` with the `result` so far.
     """
-    heard = listeners(callbacks, on_epoch, data)
+    heard = listeners(callbacks, on_epoch)
     keep = Keep.of(out, resume, options.get("ledger"))
     step, loader = prepare(model, data, **options)
     with watching(model, step, heard, on_step, keep, show=progress) as watch:
-        result = fit(model, step, loader, test=test, **watch.hooks())
+        result = fit(model, step, loader, **watch.hooks())
     return watch.end(result)
 
 
@@ -211,14 +199,13 @@ def fit(
     step: Step,
     loader: Loader,
     *,
-    test: Any = None,
     on_epoch: Callable[[dict[str, Any]], bool | None] | None = None,
     on_step: Callable[[StepResult, Batch], bool | None] | None = None,
     tally: Tally | None = None,
 ) -> Fitted:
     """Run a prepared step over its loader.
 
-    Where the run has said that only the last iterate leaves, accuracy is measured at the end alone.
+    Where the run has said that only the last iterate leaves, nothing is measured before the end.
     A run that goes on within an epoch has a tally of it. It ends early if a listener returns True.
     """
     history: list[dict[str, Any]] = []
@@ -231,14 +218,14 @@ def fit(
             tally.add(result)
             if (batch.step + 1) % loader.batches == 0:
                 last = batch.step + 1 == loader.steps
-                shown = test is not None and (last or not hidden)
+                shown = step.held.test is not None and (last or not hidden)
                 if shown and not last:
-                    step.export("the accuracy after each epoch")
+                    step.export(f"the {step.held.name} after each epoch")
                 record: dict[str, Any] = {
                     "epoch": batch.epoch + 1,
                     "step": batch.step + 1,
                     **tally.taken(),
-                    "accuracy": accuracy(model, test) if shown else None,
+                    **step.held.record(model if shown else None),
                 }
                 if result.diagnostics is not None:
                     record["diagnostics"] = vars(result.diagnostics)

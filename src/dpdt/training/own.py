@@ -79,7 +79,7 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
 
     Args:
         model: any module; it is trained in place, in its current mode.
-        data: a tuple or mapping of tensors, or a torch Dataset.
+        data: inputs and targets as tensors, arrays or frames, a mapping, a Dataset, a DataLoader.
         **options: those of `dpdt.train`.
     """
     step, loader = loop.prepare(model, data, kind=OwnStep, **options)

@@ -17,6 +17,7 @@ from torch import nn
 
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
+from dpdt.data.access import sample
 from dpdt.errors import InputError
 from dpdt.training.callbacks import CANNOT_STOP, PUBLIC, Callback, Facts, Record
 from dpdt.training.fitted import Fitted, Interrupted
@@ -60,18 +61,19 @@ def watching(
 ) -> Iterator[Watch]:
     """What listens to a run, from before its first step until after its last."""
     world, epochs = step.world, step.plan.training.train.epochs
-    display = Display(step.plan.steps, epochs, show and world.first)
+    display = Display(step.plan.steps, epochs, show and world.first, step.held.name)
     with world.telling(), display, Interrupt(_heard()) as interrupt, ExitStack() as held:
         world.asked = lambda: interrupt.asked
+        heard = callbacks if world.first else []
+        for callback in heard:  # it may refuse, before there is a folder
+            callback.on_start(_facts(model, step))
         recorder = None
         if keep is not None:
             kept = keeping(keep.path, step, display, interrupt, resume=keep.resume)
             recorder = held.enter_context(kept)
         if callbacks or on_step is not None:
             step.export("what callbacks saw on the way")
-        watch = Watch(step, callbacks if world.first else [], on_step, display, recorder)
-        for callback in watch.callbacks:
-            callback.on_start(_facts(model, step))
+        watch = Watch(step, heard, on_step, display, recorder)
         try:
             yield watch
         except KeyboardInterrupt:
@@ -84,6 +86,8 @@ def _facts(model: nn.Module, step: Step) -> Facts:
     header, training = step.plan.header, step.plan.training
     return Facts(
         model=model,
+        loss=lambda examples: step.held.loss(model, examples),
+        same=lambda examples: sample(step.held.read(examples)) == step.seen,
         method=header.method,
         examples=header.examples,
         parameters=step.plan.problem.size,
@@ -139,7 +143,7 @@ class Watch:
             self._recorder.on_epoch(record)
         if self.callbacks or self.display.enabled:
             epsilon, _ = self._spent(record["epoch"], record["step"])
-            self.display.epoch(record["accuracy"], epsilon)
+            self.display.epoch(record[self.step.held.name], epsilon)
         known = None if epsilon == math.inf else epsilon
         everything = {**record, "epsilon": known, "seconds": time.perf_counter() - self._began}
         public = Record({name: everything[name] for name in PUBLIC})
