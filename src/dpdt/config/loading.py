@@ -28,7 +28,8 @@ def load(
 
     Args:
         source: a preset's name, or the path of a file.
-        overrides: changes such as "privacy.epsilon=3".
+        overrides: changes such as "privacy.epsilon=3". Without a value, "privacy.epsilon=", a key
+            is taken away.
         method: another method than the file's own. It takes the values of the file's table
             `peers.<method>`, and its own defaults otherwise.
         target: the ε to take if the configuration gives neither noise nor a target of its own.
@@ -74,7 +75,7 @@ def _override(text: str) -> tuple[list[str], Any]:
     parts = path.strip().split(".")
     if not separator or len(parts) < 2:
         raise ArgumentError("set", f"must look like section.key=value, found {text!r}")
-    return parts, _value(value.strip())
+    return parts, _value(value.strip()) if value.strip() else None
 
 
 def _change(tables: dict[str, Any], path: list[str], value: Any) -> None:
@@ -83,7 +84,10 @@ def _change(tables: dict[str, Any], path: list[str], value: Any) -> None:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise InputError(f"{'.'.join(path)}: {part} is not a table")
-    table[path[-1]] = value
+    if value is None:
+        table.pop(path[-1], None)
+    else:
+        table[path[-1]] = value
 
 
 def presets() -> list[str]:
