@@ -14,14 +14,11 @@ import numpy as np
 from dpdt.accounting.guarantee import RELATIONS, Guarantee, Privacy, short, shown
 from dpdt.report.attacker import Pairs, most_found, percent
 from dpdt.report.facts import Facts
+from dpdt.report.style import COLOURS, GREY, LOWER, SMALLER, number_of
 
-# Each is at least 3:1 against the light and the dark ground (page.css has the same, by number).
-COLOURS = ("#2f7ed8", "#c2571a", "#2a8f5a", "#a259c4", "#8a7a1f", "#1f8a99")
-GREY = "#7d7d7d"
 CATEGORIES = {"type": "category", "autorange": "reversed", "showgrid": False}
 RATES = tuple(float(r) for r in np.geomspace(1e-4, 1.0, 81))
 TOLD_RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
-SMALLER = "← more private"
 SPREAD = 20.0  # beyond this ratio an axis is logarithmic
 LONGEST = 40  # characters of a name
 
@@ -106,7 +103,7 @@ def over_epochs(curves: dict[str, Any], privacy: Privacy) -> Chart | None:
     by_name = {g.accountant: g for g in privacy.guarantees}
     traces, toggles = [], []
     for number, name in enumerate(names):
-        valid, colour = by_name[name].valid, list(by_name).index(name)
+        valid, colour = by_name[name].valid, number_of(name)
         line = {"color": COLOURS[colour], "width": 2.5, "dash": "solid" if valid else "dash"}
         traces.append({"x": at, "y": curves[name], "mode": "lines+markers", "line": line,
                        "marker": {"size": 5}, "name": name,
@@ -116,7 +113,7 @@ def over_epochs(curves: dict[str, Any], privacy: Privacy) -> Chart | None:
         toggles.append((number, told, colour, not valid))
     if not names:
         return None
-    layout = layout_of("epochs", f"ε at δ = {short(privacy.delta)} · lower is more private")
+    layout = layout_of("epochs", f"ε at δ = {short(privacy.delta)} · {LOWER}")
     ends = [e for e in (curves[n][-1] for n in names) if e]
     wide = bool(ends) and max(ends) / min(ends) > SPREAD
     layout["yaxis"] |= {"type": "log", "nticks": 6} if wide else {"rangemode": "tozero"}
