@@ -1,8 +1,10 @@
 """The explorer in a real browser. Skipped where there is no chromium or no playwright.
 
-`DPDT_SHOTS=folder` keeps the pictures that are taken on the way, for eyes, and for docs/images.
+With DPDT_SHOTS=FOLDER the pictures that are taken on the way are kept. docs/images/explore.png is
+one of them.
 """
 
+import io
 import os
 import re
 import shlex
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from dpdt.cli.main import cli
 from dpdt.report import loopback
@@ -56,7 +59,7 @@ def page(request, chromium, address):
     """The page, opened; at the end nothing may have been complained of, or asked of others."""
     scheme, width = request.param
     context = chromium.new_context(
-        viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce",
+        viewport={"width": width, "height": 960}, color_scheme=scheme, reduced_motion="reduce",
         permissions=["clipboard-read", "clipboard-write"],
     )  # fmt: skip
     page, complaints = context.new_page(), []
@@ -85,13 +88,16 @@ def seen(page):
 
 
 def shot(page, name):
+    """Keep a picture, in few colours: what is seen at once, or on a phone the whole page."""
     if SHOTS:
-        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
+        whole = page.viewport_size["width"] < 500
+        page.evaluate("() => window.scrollTo(0, 0)")
+        taken = Image.open(io.BytesIO(page.screenshot(full_page=whole)))
+        taken.convert("RGB").quantize(200).save(Path(SHOTS) / f"{name}.png", optimize=True)
 
 
 def test_the_page_follows_whoever_uses_it(page):
     before, width = seen(page), page.viewport_size["width"]
-    shot(page, f"explore-{width}")
     sliders = page.locator("[role=slider]")
     names = [sliders.nth(i).get_attribute("aria-label") for i in range(sliders.count())]
     assert len(names) > 7
@@ -105,7 +111,7 @@ def test_the_page_follows_whoever_uses_it(page):
 
     page.locator("#at-memory input[value=shared]").check()
     says(page, "costs", "memory shared, not auxiliary as in cifar10-small")
-    shot(page, f"explore-moved-{width}")
+    shot(page, "explore" if width == 1280 else f"explore-{width}")
     told = CliRunner().invoke(cli, shlex.split(page.inner_text("#command"))[1:]).stdout
     (number,) = re.findall(r"ε ≤ (\S+)", page.inner_text("#headline"))
     assert told.startswith(f"ε ≤ {number} ")

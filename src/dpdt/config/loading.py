@@ -29,7 +29,7 @@ def load(
     Args:
         source: a preset's name, or the path of a file.
         overrides: changes such as "privacy.epsilon=3". Without a value, "privacy.epsilon=", a key
-            is taken away.
+            that may be missing is taken away.
         method: another method than the file's own. It takes the values of the file's table
             `peers.<method>`, and its own defaults otherwise.
         target: the ε to take if the configuration gives neither noise nor a target of its own.
@@ -57,7 +57,7 @@ def load(
         spread(peers.get(asked, {}), homes, f"peers.{asked}.")
     for path, value in changes:
         _change(tables, path, value)
-    if target is not None and "noise" not in tables["method"]:
+    if target is not None and tables["method"].get("noise") is None:
         tables.setdefault("privacy", {}).setdefault("epsilon", target)
     return Config(**{name: section(name, tables.get(name, {})) for name in SECTIONS})
 
@@ -84,10 +84,7 @@ def _change(tables: dict[str, Any], path: list[str], value: Any) -> None:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise InputError(f"{'.'.join(path)}: {part} is not a table")
-    if value is None:
-        table.pop(path[-1], None)
-    else:
-        table[path[-1]] = value
+    table[path[-1]] = value
 
 
 def presets() -> list[str]:

@@ -49,7 +49,8 @@ def new_figure(columns: int = 1) -> tuple[Figure, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import cycler, pyplot
+    from matplotlib import pyplot
+    from matplotlib.rcsetup import cycler
 
     with pyplot.rc_context({**LOOK, "axes.prop_cycle": cycler(color=COLOURS)}):
         return pyplot.subplots(1, columns, figsize=(6.4 * columns, 4.6), layout="constrained")
