@@ -958,9 +958,9 @@ SAMPLING = [
         (AUGMENT,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/offered.py",
         "views without their loss",
-        "over_views(loss, training.train.views)",
+        "over_views(loss, train.views)",
         "over_views(loss, 1)",
         (AUGMENT,),
     ),
@@ -1784,8 +1784,8 @@ ENGINES = [
     Mutation(
         "methods/pate/engine.py",
         "a teacher can rewrite the queries of the next",
-        "teacher(tree_map(torch.clone, queries))",
-        "teacher(queries)",
+        "            queries = tree_map(torch.clone, queries)\n",
+        "",
         (METHODS,),
     ),
     Mutation(
@@ -2363,15 +2363,15 @@ STEPS = [
     Mutation(
         "training/loop.py",
         "accuracies after each epoch are not recorded",
-        '                    step.export("the accuracy after each epoch")\n',
+        '                    step.export(f"the {step.held.name} after each epoch")\n',
         "                    pass\n",
         (LAST, STEP),
     ),
     Mutation(
         "training/loop.py",
         "accuracies are shown though only the last iterate leaves",
-        "shown = test is not None and (last or not hidden)",
-        "shown = test is not None",
+        "shown = step.held.test is not None and (last or not hidden)",
+        "shown = step.held.test is not None",
         (LAST,),
     ),
     Mutation(
@@ -4432,10 +4432,84 @@ PAGES = [
     ),
 ]
 
+FIRST_HOUR = ("tests/training/test_first_hour.py",)
+GIVEN = [
+    Mutation(
+        "data/each.py",
+        "a collate function sees an example and its neighbour",
+        "self.collate([self.source[number]])",
+        "self.collate([self.source[number], self.source[(number + 1) % len(self.source)]])",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/each.py",
+        "an example may have another shape or type than the others",
+        "if form_of(one) != self.form:",
+        "if False:",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/each.py",
+        "what is read may depend on what was read before",
+        "if not same or not all(map(same_bits, leaves(first), leaves(again))):",
+        "if not same:",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/given.py",
+        "a Dataset is read as it is, and torch finds a type for each batch",
+        "    return Each(data, what, collate)\n\n\ndef _of_loader",
+        "    return data\n\n\ndef _of_loader",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/given.py",
+        "a sampler of one's own is passed over",
+        "if not plain or sampler.data_source is not loader.dataset:",
+        "if False:",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/frames.py",
+        "categories are those that occur",
+        "np.arange(len(declared))",
+        "np.unique(codes)",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "models/loss.py",
+        "targets are broadcast over outputs, so that examples meet",
+        "            targets = numberwise(outputs, targets)\n        elif",
+        "            targets = targets.to(outputs.dtype)\n        elif",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "models/loss.py",
+        "class weights are divided away",
+        "            self.by_example = True\n",
+        "            self.module.reduction = 'mean'\n",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "models/trial.py",
+        "held-out examples are first looked at when they are measured",
+        "if test is not None and count(test):",
+        "if False:",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "models/suits.py",
+        "targets that no output stands for are trained on",
+        "if y.numel() and not bool(((y >= 0) & (y <= most)).all()):",
+        "if False:",
+        FIRST_HOUR,
+    ),
+]
+
 MUTATIONS = [
     *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
     *HIDDEN, *RUNS, *DEVICES, *FEATURES, *RANKS, *TAPPED, *USED, *RELEASES,
-    *TUNES, *PAGES,
+    *TUNES, *PAGES, *GIVEN,
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ models/loss.py computes the losses, models/metrics.py what models are judged by.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dpdt.errors import InputError
 
@@ -97,7 +98,7 @@ SERVES = {
 }
 
 
-def task_of(name: str, made_for: str, classes: int) -> tuple[Task, int]:
+def task_of(name: Any, made_for: str, classes: int) -> tuple[Task, int]:
     """The task of that name on a data set, and how many outputs a model needs for it.
 
     "auto" stands for the task that the data set is made for. `classes` is its number of classes, or
@@ -106,7 +107,7 @@ def task_of(name: str, made_for: str, classes: int) -> tuple[Task, int]:
     chosen = made_for if name == AUTO else name
     if chosen not in SERVES[made_for]:
         raise InputError(
-            f"model.task: the data are for {made_for}, which cannot serve {chosen!r}; give "
+            f"model.task: the data are for {made_for}, which cannot serve {chosen!r:.50}; give "
             f"{AUTO!r} or {' or '.join(map(repr, SERVES[made_for]))}"
         )
     if chosen == "binary" and classes != 2:
