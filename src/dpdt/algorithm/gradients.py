@@ -35,10 +35,17 @@ def linear_layer(model: nn.Module) -> nn.Linear | None:
 
 
 def channels_last(data: Data) -> Data:
-    """Images of a batch in the order that convolutions prefer; the values stay."""
+    """Images, or weights of convolutions, in the order that they prefer; the values stay.
+
+    A tensor of one channel lies in both orders. Its strides say in which it is meant.
+    """
 
     def arrange(t: Tensor) -> Tensor:
-        return t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
+        if t.dim() != 4:
+            return t
+        _, channels, height, width = t.shape
+        strides = (channels * height * width, 1, width * channels, channels)
+        return t.contiguous(memory_format=torch.channels_last).as_strided(t.shape, strides)
 
     return tree_map(arrange, data)
 

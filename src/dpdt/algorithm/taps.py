@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from dpdt.algorithm.batch import Data, tree_map
-from dpdt.algorithm.gradients import Loss, differentiated, mappable, vectorised
+from dpdt.algorithm.gradients import Loss, channels_last, differentiated, mappable, vectorised
 from dpdt.algorithm.hearing import Heard, Shape
 from dpdt.algorithm.layer import Call, Layer
 from dpdt.algorithm.layers import Lookup, kind_of
@@ -56,10 +56,21 @@ class Found:
 
 
 class Taps:
-    """Taps on the layers of a model, for micro-batches of one size."""
+    """Taps on the layers of a model, for micro-batches of one size.
 
-    def __init__(self, model: nn.Module, layout: Layout, size: int, *, weighted: bool):
-        self.layout, self.size = layout, size
+    With `channels_last`, images lie in memory with the channels of a pixel side by side.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        size: int,
+        *,
+        weighted: bool,
+        channels_last: bool = False,
+    ):
+        self.layout, self.size, self.channels_last = layout, size, channels_last
         self.names: list[str] = []  # the layers in the order of their calls
         self.shapes: list[Shape] = []  # of their outputs, for one micro-batch
         self.layers: dict[str, Layer] = {}
@@ -171,6 +182,8 @@ class Taps:
     ) -> tuple[Any, dict[str, Tensor], Any, Tensor]:
         theta = self.layout.tensors if weights is None else weights
         named = {n: t.detach() for n, t in zip(self.layout.names, theta, strict=True)}
+        if self.channels_last:
+            named, data = channels_last(named), channels_last(data)
         wanted = [name for name in self.layout.names if cut or name not in self.homes]
         others = {name: named.pop(name) for name in wanted}
         heard = Heard(cut=cut)
