@@ -3285,8 +3285,8 @@ ACCOUNTING = [
     Mutation(
         "accounting/calibrate.py",
         "the noise is rounded down",
-        "straight = not straight\n    return high",
-        "straight = not straight\n    return low",
+        "first, second = second, middle\n    return high",
+        "first, second = second, middle\n    return low",
         (COMPOSITION, CALIBRATE),
     ),
     Mutation(
@@ -3295,6 +3295,20 @@ ACCOUNTING = [
         "if spent(middle) > target else (low, middle)",
         "if spent(middle) > 1.01 * target else (low, middle)",
         (COMPOSITION, CALIBRATE),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "an estimate is taken for what was accounted",
+        "found = _searched(epsilon, spent, start, stride, tolerance) if math.isfinite(start) else",
+        "found = start if math.isfinite(start) else",
+        (CALIBRATE,),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "a start that misses the target is kept",
+        "if target * (1.0 - tolerance) <= spent(start) <= target:",
+        "if target * (1.0 - tolerance) <= spent(start) <= 1.5 * target:",
+        (CALIBRATE,),
     ),
     Mutation(
         "accounting/calibrate.py",
