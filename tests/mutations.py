@@ -55,6 +55,10 @@ class Mutation:
 
 
 AHEAD = "tests/training/test_ahead.py"
+CALLBACKS = "tests/training/test_callbacks.py"
+OWN = "tests/training/test_own.py"
+IN_PYTHON = "tests/training/test_kept.py"
+OPTIMIZERS = "tests/methods/test_optimizers.py"
 ELSEWHERE = "tests/training/test_devices.py"
 PRECISION = "tests/algorithm/test_precision.py"
 AGREES = "tests/algorithm/test_engine_agrees.py"
@@ -2280,10 +2284,94 @@ STEPS = [
         (SEEDS,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/watching.py",
+        "a callback that sees private numbers stops a run",
+        "stop |= asks and not callback.private",
+        "stop |= asks",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/watching.py",
+        "every callback is shown private numbers",
+        "told = everything if callback.private else Record(public)",
+        "told = everything",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/callbacks.py",
+        "a run stops early by its own training data",
+        "if facts.same(self.public):",
+        "if False:",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/own.py",
+        "a loop of one's own does not end its run",
+        "            self.finish()\n        return result",
+        "            pass\n        return result",
+        (OWN,),
+    ),
+    Mutation(
+        "training/own.py",
+        "the loader runs on into the next epoch",
+        "loader.until((loader.position // loader.batches + 1) * loader.batches)",
+        "loader.until(loader.steps)",
+        (OWN,),
+    ),
+    Mutation(
+        "training/own.py",
+        "nothing is trained after the last epoch, in silence",
+        "if loader.position >= loader.steps:",
+        "if False:",
+        (OWN,),
+    ),
+    Mutation(
+        "training/kept.py",
+        "a run in Python repeats its noise",
+        "repeats=False,",
+        "repeats=True,",
+        (IN_PYTHON,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "an optimizer may compute the loss again",
+        '    if _needed(made):\n        raise InputError(\n            f"optimizer:',
+        '    if False:\n        raise InputError(\n            f"optimizer:',
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "an optimizer may hold other tensors",
+        "if sorted(held) != sorted(map(id, parameters)):",
+        "if False:",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "a scheduler may follow a number",
+        '    if _needed(made):\n        raise InputError(\n            f"scheduler:',
+        '    if False:\n        raise InputError(\n            f"scheduler:',
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "a run goes on with the state of another optimizer",
+        'if state["kind"] != (mine := _kind(optimizer, scheduler)):',
+        "if False:",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "training/behind.py",
+        "noise is correlated for an optimizer that nobody knows",
+        "if method.noise_bands == AUTO:",
+        "if False:",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "training/watching.py",
         "what callbacks saw is not recorded",
-        '        step.export("what callbacks saw on the way")\n',
-        "        pass\n",
+        '            step.export("what callbacks saw on the way")\n',
+        "            pass\n",
         (LAST,),
     ),
     Mutation(
@@ -2338,8 +2426,8 @@ STEPS = [
     Mutation(
         "training/ready.py",
         "the learning rate is measured on private data",
-        "typical(inputs, data)",
-        "typical(data[0], data)",
+        "typical(inputs, data, learner)",
+        "typical(data[0], data, learner)",
         (RULE,),
     ),
     Mutation(
@@ -3681,7 +3769,7 @@ RUNS = [
         (METHODS_ALL,),
     ),
     Mutation(
-        "training/recorder.py",
+        "training/spent.py",
         "an ε is written where nothing is guaranteed",
         "return (bound.epsilon if bound.valid else math.inf), None",
         "return bound.epsilon, None",

@@ -14,10 +14,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from dpdt import data
 from dpdt.data.access import count
+from dpdt.data.given import Numbers, taken
 from dpdt.errors import ArgumentError, InputError
-from dpdt.models.loss import accuracy
 from dpdt.releasing import certificate as certificates
 from dpdt.releasing import hidden, signing
 from dpdt.releasing.budget import refuse_beyond
@@ -66,6 +68,7 @@ class Released:
 def release(
     result: Fitted | str | Path,
     *,
+    model: nn.Module | None = None,
     to: str | Path | None = None,
     sign: str | Path | None = None,
     description: str | None = None,
@@ -82,6 +85,7 @@ def release(
     Args:
         result: what `dpdt.train` returned, or the folder of a finished run.
         to: the folder to write, which must not exist; for a run, release/ in its folder.
+        model: of a run in Python, whose folder has its weights: a module of the same class.
         sign: a file with an Ed25519 private key.
         description: of the training data, for the card.
         license: its identifier, for the card.
@@ -110,7 +114,7 @@ def release(
             run = Run.open(result)
             held.enter_context(run.locked())
             folder = Path(to) if to is not None else run.path / "release"
-            source = of_run(run)
+            source = of_run(run, model, labels)
         _refuse_beyond(limit, source, paid)
         said = Said(
             created=_date(source.run),
@@ -161,6 +165,11 @@ def _accuracy(source: Source, public_test: Any) -> dict[str, Any] | None:
     """The accuracy on public examples. Without any nothing is said."""
     if public_test is None or public_test is False:
         return None
+    if source.judge.name != "accuracy":
+        raise ArgumentError(
+            "public_test",
+            f"is for accuracy, and this model is judged by {source.judge.name}; leave it out",
+        )
     if public_test is True:
         if source.ledger.tuned and source.ledger.tuned.noise:
             raise ArgumentError(
@@ -170,8 +179,12 @@ def _accuracy(source: Source, public_test: Any) -> dict[str, Any] | None:
             raise ArgumentError("public_test", "must be examples here, such as a pair (x, y)")
         chosen = source.run.config
         public_test = data.set_aside(load(chosen), chosen.data.public)[1].test
-    value = accuracy(source.learner.eval(), public_test)
-    return {"value": float(value), "examples": count(public_test)}
+    else:
+        public_test = Numbers.of(source.learner).read(taken(public_test, "public_test"))
+    value = source.judge(source.learner.eval(), public_test)
+    if value is None:
+        raise ArgumentError("public_test", "has no examples")
+    return {"value": value, "examples": count(public_test)}
 
 
 def _written(source: Source, folder: Path, said: Said, key: Any) -> dict[str, Any]:
