@@ -1208,6 +1208,20 @@ EXECUTOR = [
     ),
     Mutation(
         "algorithm/gradients.py",
+        "slopes are those of the mean over micro-batches",
+        "torch.autograd.grad(values.sum(), leaves",
+        "torch.autograd.grad(values.mean(), leaves",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/trials.py",
+        "a model that draws is mapped as if it did not",
+        "    if drawn:\n",
+        "    if False:\n",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/gradients.py",
         "the backward pass is kept for a second derivative",
         "create_graph=False",
         "create_graph=True",
@@ -4131,10 +4145,10 @@ TAPPED = [
         ("tests/test_mutants.py::TestCore",),
     ),
     Mutation(
-        "algorithm/taps.py",
+        "algorithm/trials.py",
         "a second path to the loss is not looked for",
-        "            wrong |= self._used_elsewhere(model, loss, data, keyed, weights)\n",
-        "",
+        "            wrong |= _used_elsewhere(taps, model, loss, alone, _row(keyed, row), weights)",
+        "            pass",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
@@ -4152,17 +4166,17 @@ TAPPED = [
         ("tests/test_mutants.py::TestLattice",),
     ),
     Mutation(
-        "algorithm/taps.py",
+        "algorithm/trials.py",
         "taps that are wrong are used",
-        '                        wrong.add(name.rpartition(".")[0])\n',
-        "                        pass\n",
+        '                    wrong.add(name.rpartition(".")[0])\n',
+        "                    pass\n",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
         "algorithm/taps.py",
         "other layers are called than on made-up inputs",
-        "            elif heard.names != self.names:\n",
-        "            elif False:\n",
+        "            if heard.names != self.names:\n",
+        "            if False:\n",
         ("tests/algorithm/test_taps.py",),
     ),
     Mutation(
