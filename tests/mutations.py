@@ -55,6 +55,10 @@ class Mutation:
 
 
 AHEAD = "tests/training/test_ahead.py"
+CALLBACKS = "tests/training/test_callbacks.py"
+OWN = "tests/training/test_own.py"
+IN_PYTHON = "tests/training/test_kept.py"
+OPTIMIZERS = "tests/methods/test_optimizers.py"
 ELSEWHERE = "tests/training/test_devices.py"
 PRECISION = "tests/algorithm/test_precision.py"
 AGREES = "tests/algorithm/test_engine_agrees.py"
@@ -1204,6 +1208,20 @@ EXECUTOR = [
     ),
     Mutation(
         "algorithm/gradients.py",
+        "slopes are those of the mean over micro-batches",
+        "torch.autograd.grad(values.sum(), leaves",
+        "torch.autograd.grad(values.mean(), leaves",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/trials.py",
+        "a model that draws is mapped as if it did not",
+        "    if drawn:\n",
+        "    if False:\n",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/gradients.py",
         "the backward pass is kept for a second derivative",
         "create_graph=False",
         "create_graph=True",
@@ -2266,10 +2284,94 @@ STEPS = [
         (SEEDS,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/watching.py",
+        "a callback that sees private numbers stops a run",
+        "stop |= asks and not callback.private",
+        "stop |= asks",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/watching.py",
+        "every callback is shown private numbers",
+        "told = everything if callback.private else Record(public)",
+        "told = everything",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/callbacks.py",
+        "a run stops early by its own training data",
+        "if facts.same(self.public):",
+        "if False:",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/own.py",
+        "a loop of one's own does not end its run",
+        "            self.finish()\n        return result",
+        "            pass\n        return result",
+        (OWN,),
+    ),
+    Mutation(
+        "training/own.py",
+        "the loader runs on into the next epoch",
+        "loader.until((loader.position // loader.batches + 1) * loader.batches)",
+        "loader.until(loader.steps)",
+        (OWN,),
+    ),
+    Mutation(
+        "training/own.py",
+        "nothing is trained after the last epoch, in silence",
+        "if loader.position >= loader.steps:",
+        "if False:",
+        (OWN,),
+    ),
+    Mutation(
+        "training/kept.py",
+        "a run in Python repeats its noise",
+        "repeats=False,",
+        "repeats=True,",
+        (IN_PYTHON,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "an optimizer may compute the loss again",
+        '    if _needed(made):\n        raise InputError(\n            f"optimizer:',
+        '    if False:\n        raise InputError(\n            f"optimizer:',
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "an optimizer may hold other tensors",
+        "if sorted(held) != sorted(map(id, parameters)):",
+        "if False:",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "a scheduler may follow a number",
+        '    if _needed(made):\n        raise InputError(\n            f"scheduler:',
+        '    if False:\n        raise InputError(\n            f"scheduler:',
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "a run goes on with the state of another optimizer",
+        'if state["kind"] != (mine := _kind(optimizer, scheduler)):',
+        "if False:",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "training/behind.py",
+        "noise is correlated for an optimizer that nobody knows",
+        "if method.noise_bands == AUTO:",
+        "if False:",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "training/watching.py",
         "what callbacks saw is not recorded",
-        '        step.export("what callbacks saw on the way")\n',
-        "        pass\n",
+        '            step.export("what callbacks saw on the way")\n',
+        "            pass\n",
         (LAST,),
     ),
     Mutation(
@@ -3271,8 +3373,8 @@ ACCOUNTING = [
     Mutation(
         "accounting/calibrate.py",
         "the noise is rounded down",
-        "straight = not straight\n    return high",
-        "straight = not straight\n    return low",
+        "first, second = second, middle\n    return high",
+        "first, second = second, middle\n    return low",
         (COMPOSITION, CALIBRATE),
     ),
     Mutation(
@@ -3281,6 +3383,20 @@ ACCOUNTING = [
         "if spent(middle) > target else (low, middle)",
         "if spent(middle) > 1.01 * target else (low, middle)",
         (COMPOSITION, CALIBRATE),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "an estimate is taken for what was accounted",
+        "found = _searched(epsilon, spent, start, stride, tolerance) if math.isfinite(start) else",
+        "found = start if math.isfinite(start) else",
+        (CALIBRATE,),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "a start that misses the target is kept",
+        "if target * (1.0 - tolerance) <= spent(start) <= target:",
+        "if target * (1.0 - tolerance) <= spent(start) <= 1.5 * target:",
+        (CALIBRATE,),
     ),
     Mutation(
         "accounting/calibrate.py",
@@ -3653,7 +3769,7 @@ RUNS = [
         (METHODS_ALL,),
     ),
     Mutation(
-        "training/recorder.py",
+        "training/spent.py",
         "an ε is written where nothing is guaranteed",
         "return (bound.epsilon if bound.valid else math.inf), None",
         "return bound.epsilon, None",
@@ -4029,10 +4145,10 @@ TAPPED = [
         ("tests/test_mutants.py::TestCore",),
     ),
     Mutation(
-        "algorithm/taps.py",
+        "algorithm/trials.py",
         "a second path to the loss is not looked for",
-        "            wrong |= self._used_elsewhere(model, loss, data, keyed, weights)\n",
-        "",
+        "            wrong |= _used_elsewhere(taps, model, loss, alone, _row(keyed, row), weights)",
+        "            pass",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
@@ -4050,17 +4166,17 @@ TAPPED = [
         ("tests/test_mutants.py::TestLattice",),
     ),
     Mutation(
-        "algorithm/taps.py",
+        "algorithm/trials.py",
         "taps that are wrong are used",
-        '                        wrong.add(name.rpartition(".")[0])\n',
-        "                        pass\n",
+        '                    wrong.add(name.rpartition(".")[0])\n',
+        "                    pass\n",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
         "algorithm/taps.py",
         "other layers are called than on made-up inputs",
-        "            elif heard.names != self.names:\n",
-        "            elif False:\n",
+        "            if heard.names != self.names:\n",
+        "            if False:\n",
         ("tests/algorithm/test_taps.py",),
     ),
     Mutation(

@@ -214,6 +214,13 @@ def test_the_code_in_the_readme_runs():
         exec(compile(block, "README.md", "exec"), {})
 
 
+def test_the_code_in_the_docs_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text, names = (ROOT / "docs" / "python.md").read_text("utf-8"), {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "python.md", "exec"), names)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(path, tmp_path):
     done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BYTES",
     "DATA",
+    "GIVEN",
     "DataSet",
     "Examples",
     "Facts",
@@ -39,6 +40,8 @@ __all__ = [
     "scale_of",
     "set_aside",
 ]
+
+GIVEN = "(given in Python)"  # in the place of a name: at hand only in the program that gave it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,11 @@ def _facts(name: str) -> Facts:
 
         shape, classes = npz.described(Path(name))
         return Facts(examples=shape[0], shape=_shaped(shape), classes=classes)
+    if name == GIVEN:
+        raise InputError(
+            "data.name: the model and data of this run were given in Python, so it can be gone on "
+            "with, loaded and released there alone (docs/python.md)"
+        )
     raise InputError(
         f"data.name: must be one of {', '.join(DATA)} or the path of an .npz file, found {name!r}"
     )

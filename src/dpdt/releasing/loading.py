@@ -80,7 +80,8 @@ def _of_run(run: Run, model: nn.Module | None) -> Loaded:
     if model is None:
         model = models.build(chosen.model, data.facts(chosen.data.name), chosen.train.seed)
     fill(model, run.model_path)
-    found = Description.of(describe(model, chosen), str(run.path))
+    named = None if chosen.data.name == data.GIVEN else chosen
+    found = Description.of(describe(model, named), str(run.path))
     return Loaded(model=model.eval(), description=found, released=False, certified=False)
 
 
