@@ -64,6 +64,9 @@ def watching(
     display = Display(step.plan.steps, epochs, show and world.first, step.held.name)
     with world.telling(), display, Interrupt(_heard()) as interrupt, ExitStack() as held:
         world.asked = lambda: interrupt.asked
+        world.refuse_differences(
+            {"out": keep and str(keep.path), "resume": bool(keep and keep.resume)}
+        )
         heard = callbacks if world.first else []
         for callback in heard:  # it may refuse, before there is a folder
             callback.on_start(_facts(model, step))
