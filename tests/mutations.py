@@ -1208,6 +1208,20 @@ EXECUTOR = [
     ),
     Mutation(
         "algorithm/gradients.py",
+        "slopes are those of the mean over micro-batches",
+        "torch.autograd.grad(values.sum(), leaves",
+        "torch.autograd.grad(values.mean(), leaves",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/trials.py",
+        "a model that draws is mapped as if it did not",
+        "    if drawn:\n",
+        "    if False:\n",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/gradients.py",
         "the backward pass is kept for a second derivative",
         "create_graph=False",
         "create_graph=True",
@@ -3359,8 +3373,8 @@ ACCOUNTING = [
     Mutation(
         "accounting/calibrate.py",
         "the noise is rounded down",
-        "straight = not straight\n    return high",
-        "straight = not straight\n    return low",
+        "first, second = second, middle\n    return high",
+        "first, second = second, middle\n    return low",
         (COMPOSITION, CALIBRATE),
     ),
     Mutation(
@@ -3369,6 +3383,20 @@ ACCOUNTING = [
         "if spent(middle) > target else (low, middle)",
         "if spent(middle) > 1.01 * target else (low, middle)",
         (COMPOSITION, CALIBRATE),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "an estimate is taken for what was accounted",
+        "found = _searched(epsilon, spent, start, stride, tolerance) if math.isfinite(start) else",
+        "found = start if math.isfinite(start) else",
+        (CALIBRATE,),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "a start that misses the target is kept",
+        "if target * (1.0 - tolerance) <= spent(start) <= target:",
+        "if target * (1.0 - tolerance) <= spent(start) <= 1.5 * target:",
+        (CALIBRATE,),
     ),
     Mutation(
         "accounting/calibrate.py",
@@ -4117,10 +4145,10 @@ TAPPED = [
         ("tests/test_mutants.py::TestCore",),
     ),
     Mutation(
-        "algorithm/taps.py",
+        "algorithm/trials.py",
         "a second path to the loss is not looked for",
-        "            wrong |= self._used_elsewhere(model, loss, data, keyed, weights)\n",
-        "",
+        "            wrong |= _used_elsewhere(taps, model, loss, alone, _row(keyed, row), weights)",
+        "            pass",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
@@ -4138,17 +4166,17 @@ TAPPED = [
         ("tests/test_mutants.py::TestLattice",),
     ),
     Mutation(
-        "algorithm/taps.py",
+        "algorithm/trials.py",
         "taps that are wrong are used",
-        '                        wrong.add(name.rpartition(".")[0])\n',
-        "                        pass\n",
+        '                    wrong.add(name.rpartition(".")[0])\n',
+        "                    pass\n",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
         "algorithm/taps.py",
         "other layers are called than on made-up inputs",
-        "            elif heard.names != self.names:\n",
-        "            elif False:\n",
+        "            if heard.names != self.names:\n",
+        "            if False:\n",
         ("tests/algorithm/test_taps.py",),
     ),
     Mutation(

@@ -17,6 +17,7 @@ from dpdt.errors import ArgumentError, InputError
 COMMANDS = {
     "train": "Train a model and say what it guarantees.",
     "account": "Say what a run guarantees, without training.",
+    "explore": "Move a setting, and see every ε move.",
     "calibrate": "Find the noise for a target ε.",
     "allocate": "Split the privacy budget over kinds of block.",
     "compare": "Compare methods at the same proven ε.",

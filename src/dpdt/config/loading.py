@@ -28,7 +28,8 @@ def load(
 
     Args:
         source: a preset's name, or the path of a file.
-        overrides: changes such as "privacy.epsilon=3".
+        overrides: changes such as "privacy.epsilon=3". Without a value, "privacy.epsilon=", a key
+            that may be missing is taken away.
         method: another method than the file's own. It takes the values of the file's table
             `peers.<method>`, and its own defaults otherwise.
         target: the ε to take if the configuration gives neither noise nor a target of its own.
@@ -56,7 +57,7 @@ def load(
         spread(peers.get(asked, {}), homes, f"peers.{asked}.")
     for path, value in changes:
         _change(tables, path, value)
-    if target is not None and "noise" not in tables["method"]:
+    if target is not None and tables["method"].get("noise") is None:
         tables.setdefault("privacy", {}).setdefault("epsilon", target)
     return Config(**{name: section(name, tables.get(name, {})) for name in SECTIONS})
 
@@ -74,7 +75,7 @@ def _override(text: str) -> tuple[list[str], Any]:
     parts = path.strip().split(".")
     if not separator or len(parts) < 2:
         raise ArgumentError("set", f"must look like section.key=value, found {text!r}")
-    return parts, _value(value.strip())
+    return parts, _value(value.strip()) if value.strip() else None
 
 
 def _change(tables: dict[str, Any], path: list[str], value: Any) -> None:
