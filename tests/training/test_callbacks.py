@@ -101,7 +101,7 @@ def test_early_stopping_waits_as_long_as_it_is_told():
     stopping = dpdt.EarlyStopping(public=OTHER, patience=2, measure=measure)
     assert train(callbacks=[stopping]).privacy.epochs == 4
     assert (stopping.best, modes) == (4.0, [False] * 4)
-    usual = dpdt.EarlyStopping(public=OTHER, patience=1)
+    usual = dpdt.EarlyStopping(public=tuple(t.numpy() for t in OTHER), patience=1)
     train(callbacks=[usual])
     assert 0.0 < usual.best < 10.0
 
