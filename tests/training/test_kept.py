@@ -85,7 +85,11 @@ def test_a_folder_is_released_with_a_model_of_its_class(tmp_path):
 
 def test_ctrl_c_keeps_the_run_and_it_goes_on_at_no_cost(tmp_path):
     out = tmp_path / "run"
-    so_far = interrupted(out, 5)
+    ended = []
+    listener = dpdt.Callback()
+    listener.on_end = ended.append
+    so_far = interrupted(out, 5, callbacks=[listener])
+    assert ended == [so_far.privacy]
     assert (so_far.privacy.steps, so_far.privacy.closed) == (5, False)
     assert len(so_far.history) == 1
     with pytest.raises(InputError, match="was interrupted and has no end"):
