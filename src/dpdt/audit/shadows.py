@@ -18,7 +18,6 @@ from torch import nn
 from dpdt import models
 from dpdt.algorithm.batch import tree_map
 from dpdt.config import Config
-from dpdt.data import facts
 from dpdt.data.access import count
 from dpdt.errors import InputError
 from dpdt.training import device
@@ -60,7 +59,7 @@ def train_shadow(config: Config, data: Any, public: Any, number: int) -> nn.Modu
     if privacy.noise_seed is not None:  # otherwise noise is fresh anyway
         privacy = replace(privacy, noise_seed=privacy.noise_seed + 1 + number)
     settings = replace(settings, batch_size=min(settings.batch_size, count(data)))
-    known = facts(config.data.name, config.data.limit)
+    known = config.data.facts()
     model = models.build(config.model, known, config.train.seed + 1 + number)
     learner = models.learner(model, config.model, config.train.augment)
     learner.to(device.chosen(config.train.device, device.best()))  # as the run was

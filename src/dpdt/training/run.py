@@ -43,9 +43,9 @@ NOTABLE = 100_000_000  # bytes
 def load(config: Config, *, show_progress: bool = False) -> data.Examples:
     """The examples of a configuration, as its model reads them."""
     device.chosen(config.train.device, device.best())  # refused before anything is read
-    facts = data.facts(config.data.name, config.data.limit)
+    facts = config.data.facts()
     models.check(config.model, facts)
-    loaded = data.load(config.data.name, config.data.limit)
+    loaded = config.data.load()
     model = models.build(config.model, facts, config.train.seed)
     public, _ = data.set_aside(loaded, config.data.public)
     fixed = models.learn(model, config.model, public)
@@ -60,7 +60,7 @@ def canaries_of(config: Config) -> Wanted:
         kind=config.audit.canary,
         number=config.audit.canaries,
         seed=config.train.seed,
-        classes=data.facts(config.data.name, config.data.limit).classes,
+        classes=config.data.facts().classes,
         relation=config.method.relation(config.privacy),
     )
 
@@ -87,7 +87,7 @@ class Assembled:
     ) -> Assembled:
         """Load and build; canaries are planted as in the folder, if there is one."""
         check_canaries(config)
-        facts = data.facts(config.data.name, config.data.limit)
+        facts = config.data.facts()
         examples = examples or load(config, show_progress=show_progress)
         public, examples = data.set_aside(examples, config.data.public)
         if config.privacy.unit == "user" and examples.users is None:
