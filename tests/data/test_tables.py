@@ -87,13 +87,11 @@ def test_whether_a_row_is_held_out_depends_on_it_alone(tmp_path):
     ages = {tuple(x) for x in whole.train[0].tolist()}
     assert {tuple(x) for x in fewer.train[0].tolist()} <= ages
     # of equal rows one more is one more, and they are in both parts
-    for number in (40, 41):
-        equal = read(written(tmp_path / f"{number}.csv", [PEOPLE[0]] * number))
-        sizes = len(equal.train[1]), len(equal.test[1])
-        assert sum(sizes) == number
-        assert min(sizes) > 0
-        assert number == 40 or sorted(a - b for a, b in zip(sizes, before, strict=True)) == [0, 1]
-        before = sizes
+    parts = [read(written(tmp_path / f"{n}.csv", [PEOPLE[0]] * n)) for n in (40, 41)]
+    sizes = [(len(part.train[1]), len(part.test[1])) for part in parts]
+    assert [sum(both) for both in sizes] == [40, 41]
+    assert min(sizes[0]) > 0
+    assert sorted(b - a for a, b in zip(*sizes, strict=True)) == [0, 1]
     # what is declared does not move a row either
     again = read(tmp_path / "t.csv", columns={**COLUMNS, "age": [0, 50], "id": [0, 9]})
     assert len(again.test[1]) == len(whole.test[1])

@@ -14,12 +14,13 @@ def problem_of(config: Config) -> Problem:
     facts = config.data.facts()
     parameters = tuple(models.parameters(config.model, facts, config.train.augment))
     has_bias = any(p.name.split(".")[-1] == "bias" for p in parameters)
+    usual = models.task(config.model, facts).name == "classification"
     return Problem(
         examples=facts.examples,
         parameters=parameters,
-        bounds=models.bounds(config.model) if facts.in_memory else None,
+        bounds=models.bounds(config.model) if usual and facts.in_memory else None,
         public=config.data.public,
-        linear=models.is_linear(config.model, config.train.augment) and has_bias,
+        linear=usual and models.is_linear(config.model, config.train.augment) and has_bias,
     )
 
 

@@ -104,8 +104,12 @@ def _facts(name: str, table: Table | None) -> Facts:
         shape, classes = npz.described(Path(name))
         return Facts(examples=shape[0], shape=_shaped(shape), classes=classes)
     if table is not None:
-        found = tables.examples(Path(name), table)
-        return Facts(examples=found, shape=(table.encoding.width,), classes=table.classes)
+        return Facts(
+            examples=tables.examples(Path(name), table),
+            shape=(table.encoding.width,),
+            classes=table.classes,
+            task=table.task,
+        )
     raise InputError(
         f"data.name: must be one of {', '.join(DATA)} or the path of an .npz, .csv or .parquet "
         f"file, found {name!r}{meant(name, DATA)}"
@@ -143,7 +147,7 @@ def load(name: str, limit: int | None = None, table: Table | None = None) -> Exa
             f"data.name: {name} has {found} test examples of shape {shape}, expected at least one "
             f"of {known.shape}, the shape of its training examples"
         )
-    for part in (train, test):
+    for part in (train, test) if known.task == "classification" else ():
         _check_labels(name, part, known.classes)
     from dpdt.data.access import sample
 
@@ -241,11 +245,11 @@ def scale_of(name: str, table: Table | None = None) -> Scale | Encoding:
 
 
 def _tensors(x: np.ndarray | list[str], y: np.ndarray) -> tuple[Tensor | list[str], Tensor]:
-    """Bytes become numbers, labels become integers, texts stay."""
+    """Bytes become numbers, class numbers become integers, texts stay."""
     import numpy as np
     import torch
 
-    labels = torch.from_numpy(y.astype(np.int64))
+    labels = torch.from_numpy(y.astype(np.float32 if y.dtype.kind == "f" else np.int64))
     if isinstance(x, list):
         return x, labels
     if not x.dtype.isnative:

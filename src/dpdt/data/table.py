@@ -23,9 +23,10 @@ class Facts:
 
     examples: int  # in the training part
     shape: tuple[int, ...]
-    classes: int
+    classes: int  # or labels, or numbers that a target holds
     text: bool = False
     in_memory: bool = True  # False: read from files one by one
+    task: str = "classification"  # what the targets are made for (tasks.py)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ HOW = 'a range of numbers such as [0, 120], or a list of categories such as ["f"
 WAYS = 'data.missing = "drop" leaves such rows out, and "zero" takes 0'
 
 Values = tuple[float, float] | tuple[str, ...]
-Example = tuple[list[float], int]
+Example = tuple[list[float], float]  # inputs, and a class or a number
 
 
 def declared(name: str, value: Any) -> Values:
@@ -193,12 +193,19 @@ class Table:
         return cls(encoding=encoding, target=target, values=values, held_out=held_out, test=test)
 
     @property
-    def classes(self) -> int:
-        return len(self.values)
+    def task(self) -> str:
+        """What a model is trained for: a range is a number to predict, categories are classes."""
+        return "regression" if _is_range(self.values) else "classification"
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(map(str, self.values))
+    def classes(self) -> int:
+        """The number of classes, or one number."""
+        return 1 if _is_range(self.values) else len(self.values)
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """What the classes are called."""
+        return None if _is_range(self.values) else tuple(map(str, self.values))
 
 
 def examples(path: Path, table: Table) -> int:
@@ -246,9 +253,10 @@ class _Part:
 
     def __init__(self, table: Table):
         self.width = table.encoding.width
-        self.x, self.y = array("f"), array("q")
+        self.kind = "f" if table.task == "regression" else "q"
+        self.x, self.y = array("f"), array(self.kind)
 
-    def add(self, x: list[float], y: int) -> None:
+    def add(self, x: list[float], y: Any) -> None:
         self.x.extend(x)
         self.y.append(y)
 
@@ -257,25 +265,28 @@ class _Part:
 
         return (
             np.frombuffer(self.x, np.float32).reshape(-1, self.width),
-            np.frombuffer(self.y, np.int64),
+            np.frombuffer(self.y, self.kind),
         )
 
 
 def _rows(path: Path, table: Table) -> Iterator[tuple[bytes, bool, Example | None]]:
     """Of every row its digest, whether it is held out, and the example, unless it is left out."""
-    found = sheet(path)
-    read, place = table.encoding.reader(found), found.place(table.target)
-    classes = {value: i for i, value in enumerate(table.values)}
+    found, rule = sheet(path), table.encoding.missing
+    read = table.encoding.reader(found)
+    # a target is never made up
+    target = Encoding(
+        columns=((table.target, table.values),), missing=DROP if rule == DROP else REFUSE
+    ).reader(found)
     share = 0 if table.test is not None else int(table.held_out * 2**64)
     seen: dict[bytes, int] = {}
     for row in found.rows:
         digest = _digest("\0".join(row.cells))
         seen[digest] = seen.get(digest, 0) + 1
         coin = _digest(f"{digest.hex()} {seen[digest]}")  # equal rows are not all in one part
-        x, y = read(row), classes.get(row.cells[place])
-        if y is None and table.encoding.missing != DROP:
-            raise _missing(found, row, table.target, table.classes, WAYS)
-        example = None if x is None or y is None else (x, y)
+        x, y = read(row), target(row)
+        example = None
+        if x is not None and y is not None:
+            example = x, y[0] if table.task == "regression" else y.index(1.0)
         yield digest, int.from_bytes(coin[:8]) < share, example
 
 

@@ -14,6 +14,7 @@ from dpdt.models import describe
 from dpdt.models.bounds import Bounds, linear_bounds
 from dpdt.models.settings import ModelSettings
 from dpdt.ram import available, gigabytes
+from dpdt.tasks import Task, task_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,9 +63,20 @@ def check(model: ModelSettings, facts: Facts) -> None:
         )
 
 
+def task(model: ModelSettings, facts: Facts) -> Task:
+    """What a model is trained for on a data set."""
+    return task_of(model.task, facts.task, facts.classes)[0]
+
+
+def outputs(model: ModelSettings, facts: Facts) -> Facts:
+    """The facts, with as many classes as a model for its task needs outputs."""
+    return replace(facts, classes=task_of(model.task, facts.task, facts.classes)[1])
+
+
 def parameters(model: ModelSettings, facts: Facts, augment: bool) -> list[Parameter]:
     """The parameters of what is trained on a data set; known models are not built for it."""
     check(model, facts)
+    whole, facts = facts, outputs(model, facts)
     if model.name in _DESCRIBE and model.trained == "all":
         found = _DESCRIBE[model.name](model, facts)
         return [_of_head(p) for p in found] if has_features(model, augment) else found
@@ -78,7 +90,7 @@ def parameters(model: ModelSettings, facts: Facts, augment: bool) -> list[Parame
         )
     from dpdt.algorithm.layout import parameters_of
 
-    return parameters_of(learner(build(model, facts, 0), model, augment))
+    return parameters_of(learner(build(model, whole, 0), model, augment))
 
 
 def _of_head(parameter: Parameter) -> Parameter:
@@ -87,7 +99,7 @@ def _of_head(parameter: Parameter) -> Parameter:
 
 
 def bounds(model: ModelSettings) -> Bounds | None:
-    """What the model's construction says about gradients, if anything."""
+    """What the model's construction says about gradients of cross-entropy, if anything."""
     bounded = model.name == "linear" and model.radius is not None
     return linear_bounds(model.radius) if bounded and model.radius else None
 
@@ -95,6 +107,7 @@ def bounds(model: ModelSettings) -> Bounds | None:
 def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
     """Build a model, initialised from a public seed."""
     check(model, facts)
+    facts = outputs(model, facts)
     if model.name in _DESCRIBE and model.name != "vit-small" and model.trained != "all":
         raise InputError(
             f"model.trained: {model.trained!r} is for transformers; {model.name} trains all"

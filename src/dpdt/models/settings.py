@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpdt.fields import choice, flag, integer, is_integer, key, positive
+from dpdt.tasks import AUTO, TASKS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,6 +13,7 @@ class ModelSettings:
     """The section [model]. A model ignores the keys that it has no use for."""
 
     name: str = key("linear", "the name of a model", lambda v: isinstance(v, str))
+    task: str = choice(AUTO, (AUTO, *TASKS))
     hidden: tuple[int, ...] = key(
         (64,),
         "a list of at most 1000 layer widths",
