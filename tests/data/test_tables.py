@@ -7,7 +7,7 @@ import torch
 
 from dpdt import config, data
 from dpdt.data import sheets, tables
-from dpdt.data.tables import Encoding
+from dpdt.data.encoding import Encoding
 from dpdt.errors import InputError
 
 HEAD = ["id", "age", "sex", "income"]

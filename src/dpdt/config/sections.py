@@ -8,7 +8,7 @@ from typing import Any
 
 from dpdt import data
 from dpdt.data import Table
-from dpdt.data.tables import RULES
+from dpdt.data.encoding import RULES
 from dpdt.errors import InputError
 from dpdt.fields import choice, integer, key, number
 from dpdt.methods.dpdt import Dpdt

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpdt.data import cache, tables
+from dpdt.data.encoding import Encoding
 from dpdt.data.scales import AS_THEY_ARE, BYTES, Scale
 from dpdt.data.sheets import is_table
 from dpdt.data.table import DATA, DataSet, Facts, Part
-from dpdt.data.tables import Encoding, Table
+from dpdt.data.tables import Table
 from dpdt.errors import InputError, meant
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ backbone  the architecture of a model that was read from a folder, as transforme
 facts     shape of an input, number of classes, whether inputs are texts, name of the data set;
           null where nobody knows, and where the name would be a path
 inputs    how numbers become inputs, as in data/scales.py, or columns of a table, as in
-          data/tables.py; null for texts and models of one's own
+          data/encoding.py; null for texts and models of one's own
 labels    what the classes are called, or null: they are numbers
 trained   names and shapes of what was trained
 """

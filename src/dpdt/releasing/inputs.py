@@ -23,11 +23,11 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from dpdt.data import BYTES, Encoding, Facts, Scale, channels_first, is_table
+from dpdt.data.encoding import DROP, REFUSE
 from dpdt.data.formats import reading
 from dpdt.data.images import square
 from dpdt.data.rows import opened
 from dpdt.data.sheets import sheet
-from dpdt.data.tables import DROP, REFUSE
 from dpdt.errors import InputError
 from dpdt.releasing import lines
 
