@@ -13,6 +13,12 @@ def meant(name: object, known: Iterable[str]) -> str:
     return f"; did you mean {names[close[0]]}?" if close else ""
 
 
+def one_of(name: object, known: Iterable[str]) -> str:
+    """What a name must be, and which one may have been meant."""
+    names = list(known)
+    return f"must be one of {', '.join(names)}, found {name!r}{meant(name, names)}"
+
+
 class InputError(ValueError):
     """Something the user gave cannot be used; the message is one sentence that says what and why.
 

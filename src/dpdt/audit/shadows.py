@@ -81,8 +81,10 @@ def kept(path: Path, **drawn: np.ndarray) -> dict[str, np.ndarray]:
     try:
         with np.load(path) as file:
             record = dict(file)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise InputError(f"{path}: cannot be read ({error}); remove it") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); remove it") from None
+    except (ValueError, EOFError, BadZipFile):  # numpy would advise to unpickle it
+        raise InputError(f"{path}: cannot be read (it is damaged); remove it") from None
     for name, wanted in drawn.items():
         if name not in record or not np.array_equal(record[name], wanted):
             raise InputError(f"{path.parent}: holds shadows of other targets; remove it")

@@ -150,6 +150,9 @@ def load(name: str, limit: int | None = None, table: Table | None = None) -> Exa
         )
     for part in (train, test) if known.task == "classification" else ():
         _check_labels(name, part, known.classes)
+    if name.endswith(".npz"):
+        for where, part in (("x_train", train), ("x_test", test)):
+            _refuse_nonfinite(f"{name}: {where}", part[0])
     from dpdt.data.access import sample
 
     source = source or sample(train)
@@ -174,6 +177,16 @@ def _check_labels(name: str, part: Part, classes: int) -> None:
                 f"data.name: {name} has a label {lowest if lowest < 0 else highest}, but {classes} "
                 f"classes; labels must be from 0 to {classes - 1}"
             )
+
+
+def _refuse_nonfinite(where: str, x: Any) -> None:
+    """Refuse numbers that are none, or too large for single precision."""
+    finite = x.flatten(1).isfinite().all(1)
+    if not finite.all():
+        raise InputError(
+            f"{where}: row {int((~finite).nonzero()[0])} (from 0) has a number that is not finite "
+            "in single precision; leave such rows out, or put a number there"
+        )
 
 
 def set_aside(examples: Examples, number: int) -> tuple[Any, Examples]:

@@ -100,19 +100,22 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False, grown: fl
 
 
 def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool) -> Tensor:
+    import torch
     from torch.func import functional_call
 
     try:
         args = ((), one) if by_name else ((one,), {})
         found = functional_call(model, theta, *args)
         outputs: Tensor = found.logits if by_name else found
+        if not isinstance(outputs, torch.Tensor):
+            raise TypeError(f"it gives a {type(outputs).__name__}, not one tensor")
         if not outputs.requires_grad:
             raise TypeError("its outputs do not depend on what is trained")
         return outputs
     except Exception as error:  # a model of the user's own can fail in any way
         raise InputError(
-            "method.lr: 'auto' calls the model on inputs alone and needs a tensor of outputs, "
-            f"which failed ({error}); give numbers for lr and penalty"
+            "method.lr: 'auto' tries what the model makes of inputs alone, which failed "
+            f"({error}); give numbers for lr and penalty"
         ) from error
 
 
@@ -127,9 +130,11 @@ def typical(public: Any, data: Any) -> Data:
     one = take(data, torch.arange(1))
     x = one[0] if isinstance(one, tuple | list) else None
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        found = f"of type {x.dtype}" if isinstance(x, torch.Tensor) else "no single tensor"
         raise InputError(
-            "method.lr: 'auto' needs public inputs here, since the inputs are not plain numbers; "
-            "give data.public (public=… in Python), or numbers for lr and penalty"
+            f"method.lr: 'auto' tries the model on made-up numbers, and the inputs are {found}; if "
+            "they are numbers, give them as floats (x.float()), if they are tokens, give public "
+            "ones (data.public, or public=… in Python), or give numbers for lr and penalty"
         )
     generator = torch.Generator().manual_seed(0)
     return torch.rand((INPUTS, *x.shape[1:]), generator=generator).to(x) * 2.0 - 1.0

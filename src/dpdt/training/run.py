@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from dpdt.ledger import Ledger, Tuned
 from dpdt.methods import bands
 from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.plan import Plan
+from dpdt.methods.signal import too_few
 from dpdt.ram import gigabytes
 from dpdt.runs import Run
 from dpdt.training import device
@@ -223,6 +225,8 @@ def _run(
             approve(expected(step, folder, state, depends))
             if tuned is None:  # of which nobody is to know how many there are
                 _say_size(config, step.plan)
+                if not resume and (said := too_few(step.plan)):
+                    warnings.warn(said, stacklevel=2)
         if world.first and not resume:
             folder = Run.create(path, config)
             held.enter_context(folder.locked())
