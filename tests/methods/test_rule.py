@@ -131,7 +131,7 @@ def test_private_examples_are_not_looked_at():
 def test_inputs_that_nothing_can_stand_in_for():
     tokens = torch.zeros(4, 7, dtype=torch.long)
     for inputs in ((tokens, Y[:4]), {"input_ids": tokens, "labels": Y[:4]}):
-        with pytest.raises(InputError, match="'auto' tries the model on made-up numbers, and the inputs are"):
+        with pytest.raises(InputError, match="'auto' tries the model on made-up numbers"):
             typical(None, inputs)
     assert torch.equal(typical(tokens, (tokens, Y[:4])), tokens)
     assert typical(X[:0], (X, Y)).shape == (32, 6)  # none are none
@@ -173,7 +173,7 @@ def test_a_model_that_takes_more_than_inputs_is_refused_with_its_error():
         def forward(self, x, y):
             return super().forward(x)
 
-    with pytest.raises(InputError, match=r"what the model makes of inputs alone, which failed .*'y'"):
+    with pytest.raises(InputError, match=r"the model makes of inputs alone.*'y'"):
         prepare(Two(6, 3), (X, Y), epsilon=3.0, epochs=2, batch_size=20)
 
 

@@ -28,9 +28,9 @@ def command(file: Path, target: str | None, out: Path | None, force: bool) -> No
     names and declared types are looked at, never a value. What you have to fill in stands as "?".
     """
     path = out or file.with_suffix(".toml")
+    text = starting(file, target)
     if os.path.lexists(path) and not force:
         raise InputError(f"{path}: already exists; --force writes over it, --out names another")
-    text = starting(file, target)
     write_atomically(path, text.encode())
     left = text.count(' = "?"')
     todo = f'fill in what stands as "?" ({left} lines), then ' if left else ""
