@@ -477,7 +477,7 @@ def test_figures(tmp_path):
         (["allocate", "cifar10", "--equal", "--out", "no/x"], "no/x: cannot be written"),
         (["allocate", "--accountant", "hidden-state-convex"], "gives no ε for this run"),
         (["allocate", "digits", "--set", "method.name=dpsgd"], "allocate is for dpdt, found"),
-        (["reproduce", "everything"], "NAME: must be main-results, allocation, "),
+        (["reproduce", "everything"], "NAME: must be one of main-results, allocation, "),
     ],
 )
 def test_bad_input_to_the_accounting_commands(arguments, message):
