@@ -160,8 +160,8 @@ def run(case: Case, reported: bool) -> Iterator[dict[str, Any]]:
     steps, found, reaches, grown = steps_of(case), [], [], []
     for seed in range(case.seeds):
         model = model_of(case, *own, seed)
-        reaches.append(rate.reach_of(model, rate.typical(None, own)))
-        shown = rate.typical(own[0] if "*" in case.data else None, own)
+        reaches.append(rate.reach_of(model, rate.typical(None, own, model)))
+        shown = rate.typical(own[0] if "*" in case.data else None, own, model)
         grown.append(rate.reach_of(model, shown, grown=rate.GROWN))
         lr = []
         for s in noises:

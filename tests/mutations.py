@@ -2324,8 +2324,8 @@ STEPS = [
     Mutation(
         "training/ready.py",
         "the learning rate is measured on private data",
-        "typical(inputs, data)",
-        "typical(data[0], data)",
+        "typical(inputs, data, learner)",
+        "typical(data[0], data, learner)",
         (RULE,),
     ),
     Mutation(

@@ -267,12 +267,15 @@ class Test5Convex:
         assert 0 < float((sums[0] - sums[1]).norm()) <= 2 * bound / 4  # 4 in a micro-batch
 
     @pytest.mark.parametrize("labels", [
-        lambda y: 100.0 * F.one_hot(y, 3).float(), lambda y: torch.where(y == 0, -100, y),
-        lambda y: y.to(torch.int32)])  # fmt: skip
+        lambda y: F.one_hot(y, 3).float(), lambda y: torch.where(y == 0, -100, y)])
     def test_labels_must_be_class_numbers(self, labels):
         x, y = examples()
-        step, _ = prepare(bounded_linear(6, 3, 1.0), (x, labels(y)), **CONVEX)
+        given = (x, labels(y))
+        step, _ = prepare(bounded_linear(6, 3, 1.0), given, task="classification", **CONVEX)
         assert not convex(step.privacy()).valid
+        given = (x, 100.0 * F.one_hot(y, 3).float())
+        with pytest.raises(InputError, match="classification needs targets from 0 to 1"):
+            prepare(bounded_linear(6, 3, 1.0), given, task="classification", **CONVEX)
 
     def test_a_radius_that_is_changed_later_has_no_effect(self):
         results = []
@@ -712,7 +715,7 @@ class TestIsolation:
         assert 0.9 < float((far[0] - far[1]).norm()) / 1e-3 <= 1.0
 
     @pytest.mark.parametrize("data", [
-        Text(), {"x": examples()[0], "y": examples()[1], "z": np.zeros(40)},
+        Text(), {"x": examples()[0], "y": examples()[1], "z": ["a"] * 40},
         (examples()[0], examples()[1], ["a"] * 40)])  # fmt: skip
     def test_what_cannot_be_cut_into_examples_is_refused(self, data):
         def loss(model, batch):

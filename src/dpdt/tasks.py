@@ -7,6 +7,7 @@ models/loss.py computes the losses, models/metrics.py what models are judged by.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dpdt.errors import InputError
 
@@ -80,18 +81,15 @@ TASKS = {
         ),
     )
 }
-# What a model can be judged by, and whether more is better.
-METRICS = {
-    "accuracy": True,
-    "label_accuracy": True,
-    "mse": False,
-    "mae": False,
-    "r2": True,
-    "perplexity": False,
-    "test_loss": False,
+# What a model can be judged by on held-out examples, and for which tasks; () stands for any.
+METRICS: dict[str, tuple[str, ...]] = {
+    "accuracy": ("classification", "binary", "next-token"),
+    "label_accuracy": ("multi-label",),
+    "mse": ("regression",),
+    "mae": ("regression",),
+    "perplexity": ("next-token",),
+    "test_loss": (),
 }
-
-
 # Which tasks the targets of a data set can serve, by the task that it is made for.
 SERVES = {
     "classification": ("classification", "binary", "regression"),  # class numbers are numbers
@@ -100,7 +98,7 @@ SERVES = {
 }
 
 
-def task_of(name: str, made_for: str, classes: int) -> tuple[Task, int]:
+def task_of(name: Any, made_for: str, classes: int) -> tuple[Task, int]:
     """The task of that name on a data set, and how many outputs a model needs for it.
 
     "auto" stands for the task that the data set is made for. `classes` is its number of classes, or
@@ -109,7 +107,7 @@ def task_of(name: str, made_for: str, classes: int) -> tuple[Task, int]:
     chosen = made_for if name == AUTO else name
     if chosen not in SERVES[made_for]:
         raise InputError(
-            f"model.task: the data are for {made_for}, which cannot serve {chosen!r}; give "
+            f"model.task: the data are for {made_for}, which cannot serve {chosen!r:.50}; give "
             f"{AUTO!r} or {' or '.join(map(repr, SERVES[made_for]))}"
         )
     if chosen == "binary" and classes != 2:

@@ -82,6 +82,28 @@ def test_a_table_is_trained_released_and_asked_by_its_own_columns(people, monkey
     assert "the model reads a table: a .csv or" in asked("predict", "run", "people.toml")[1]
 
 
+def test_a_number_is_predicted_on_the_scale_of_its_column(people, monkeypatch):
+    monkeypatch.chdir(people.parent)
+    rows = [[i, i % 50, 1000 + 20 * (i % 50)] for i in range(500)]
+    with open("rents.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["id", "size", "rent"], *rows])
+    columns = "data.columns={size=[0,50],rent=[1000,2000]}"
+    given = sets("data.target=rent", columns, *QUICK, "method.lr=0.3", "method.momentum=0")
+    status, told = asked("train", "rents.csv", *given, "--out", "run", "--json")
+    assert status == 0, told
+    assert asked("release", "run")[0] == 0
+    for folder in ("run", "run/release"):
+        status, told = asked("predict", folder, "rents.csv", "--out", f"{folder}.csv")
+        assert status == 0, told
+        with open(f"{folder}.csv", newline="") as file:
+            found = list(csv.reader(file))
+        assert found[0] == ["row", "value"]
+        wrong = [
+            abs(float(value) - row[2]) for (_, value), row in zip(found[1:], rows, strict=True)
+        ]
+        assert sum(wrong) / len(wrong) < 150  # guessing the middle would be 250
+
+
 def test_runs_on_one_table_are_added_up_however_it_is_read(people, monkeypatch):
     monkeypatch.chdir(people.parent)
     columns = "data.columns={age=[0,100],sex=['f','m'],income=['low','high']}"

@@ -254,7 +254,8 @@ def test_hostile_parquet_files(tmp_path, monkeypatch):
 
 def test_an_encoding_keeps_the_order_of_its_columns():
     """JSON that is written with sorted keys would mix up what the model reads."""
-    found = Encoding(columns=(("b", (0.0, 1.0)), ("a", ("x", "y"))), missing="zero")
+    columns = (("b", (0.0, 1.0)), ("a", ("x", "y")))
+    found = Encoding(columns=columns, missing="zero", answers=(0.0, 9.0))
     assert Encoding.of_json(found.as_json()) == found
     assert isinstance(found.as_json()["columns"], list)
     for wrong in ({}, {"columns": {"a": [0, 1]}, "missing": "zero"}, {"columns": [["a", [0, 1]]]},
@@ -262,3 +263,18 @@ def test_an_encoding_keeps_the_order_of_its_columns():
                   {"columns": [["a", [0, 1]], ["a", [0, 1]]], "missing": "zero"}):  # fmt: skip
         with pytest.raises(InputError, match="inputs: must have a list columns"):
             Encoding.of_json(wrong)
+    with pytest.raises(InputError, match="inputs: answers must be a range"):
+        Encoding.of_json({**found.as_json(), "answers": ["a", "b"]})
+
+
+def test_a_target_with_a_range_is_a_number(tmp_path):
+    path = written(tmp_path / "t.csv", [*PEOPLE, ["60", "150", "f", "low"]])
+    columns = {"sex": ["f", "m"], "age": [0, 100]}
+    changes = {"target": "age", "columns": columns, "held_out": 0.0}
+    other = str(written(tmp_path / "u.csv", PEOPLE))
+    facts = data.facts(str(path), table=table(**changes))
+    assert (facts.task, facts.classes, facts.shape) == ("regression", 1, (2,))
+    y = read(path, test=other, **changes).train[1]
+    assert y.dtype == torch.float32
+    assert y[-1] == 1.0
+    assert y[:-1].tolist() == pytest.approx([i % 90 / 100 for i in range(60)])

@@ -28,7 +28,8 @@ from dpdt.mechanism import perturbed
 from dpdt.methods import METHODS
 from dpdt.methods.plan import decide
 from dpdt.methods.problem import Problem
-from dpdt.models.loss import accuracy, default_loss
+from dpdt.models.loss import default_loss
+from dpdt.models.metrics import accuracy
 from dpdt.training import run as running
 from dpdt.training.loop import fit, prepare
 from dpdt.training.run import run
@@ -44,7 +45,6 @@ class Small:
     options: dict[str, Any]  # its settings, for a run of a few steps
     empty: dict[str, Any] | None = None  # with these some mini-batch is empty; None: none ever is
     users: dict[str, Any] | None = None  # what goes with unit "user"; None: it is refused
-    mappings: bool = False  # examples may be mappings, which a model takes as keywords
 
 
 RARE = {"batch_size": 1, "epochs": 1}  # Poisson sampling: one step in three has nobody
@@ -53,7 +53,6 @@ SMALL = {
         method="dpdt",
         options={"noise": 0.5, "clip": 2.0, "lr": 0.3, "penalty": 1.0, "averaging": 0.5},
         empty=RARE,
-        mappings=True,
     ),
     "dpdt-memory": Small(
         method="dpdt",
@@ -63,10 +62,9 @@ SMALL = {
             "preconditioner": "rmsprop", "floor": 0.1, "granularity": "layer",
         },
         users={},
-        mappings=True,
     ),
     "dpsgd": Small(
-        method="dpsgd", options={"noise": 4.0, "optimizer": "adamw"}, empty=RARE, mappings=True
+        method="dpsgd", options={"noise": 4.0, "optimizer": "adamw"}, empty=RARE
     ),
     "dpdt-correlated": Small(
         method="dpdt",
@@ -75,12 +73,10 @@ SMALL = {
             "sampling": "cyclic-poisson", "noise_bands": 2,
         },
         empty=RARE,
-        mappings=True,
     ),
     "dpsgd-correlated": Small(
         method="dpsgd",
         options={"noise": 4.0, "sampling": "partition", "noise_bands": 2},
-        mappings=True,
     ),
     "gep": Small(method="gep", options={"noise": 4.0, "directions": 3}, empty=RARE),
     "pate": Small(
@@ -88,7 +84,7 @@ SMALL = {
         options={"noise": 2.0, "teachers": 4, "teacher_epochs": 1},
         empty={"teachers": 24},
     ),
-    "plain": Small(method="plain", options={}, users={}, mappings=True),
+    "plain": Small(method="plain", options={}, users={}),
 }  # fmt: skip
 TRAIN = {"epochs": 2, "batch_size": 12}
 EXAMPLES, PUBLIC, SEED = 24, 12, {"noise_seed": 1}
@@ -252,11 +248,9 @@ def test_what_needs_public_inputs_is_not_planned_without(name):
 @every_row
 @pytest.mark.parametrize("test", [None, TEST])
 def test_history_has_a_record_an_epoch(name, test):
-    model, step, loader = begin(name)
+    model, step, loader = begin(name, test=test)
     plan, results = step.plan, []
-    fitted = fit(
-        model, step, loader, test=test, on_step=lambda result, batch: results.append(result)
-    )
+    fitted = fit(model, step, loader, on_step=lambda result, batch: results.append(result))
     assert [r["epoch"] for r in fitted.history] == list(range(1, plan.epochs + 1))
     assert len(results) == plan.steps
     for record in fitted.history:
@@ -493,12 +487,13 @@ def test_a_record_that_is_not_finite_counts_as_nothing(name, value):
         assert float((weights(finite) - weights(without)).abs().max()) > 1e-4
 
 
-@rows(lambda row: row.mappings)
+@every_row
 def test_mappings_train_as_tuples_do(name):
     plain, _ = ended(name, **SEED)
     given = {"data": {"x": X, "labels": Y}, "public": {"x": INPUTS}}
+    given["test"] = {"x": TEST[0], "labels": TEST[1]}
     model, step, loader = begin(name, Named(), **given, **SEED)
-    fitted = fit(model, step, loader, test={"x": TEST[0], "labels": TEST[1]})
+    fitted = fit(model, step, loader)
     torch.testing.assert_close(weights(model), weights(plain), rtol=1e-5, atol=1e-6)
     assert fitted.history[-1]["accuracy"] is not None
 
@@ -598,13 +593,6 @@ def test_the_released_model_is_as_it_was_but_for_its_weights(name):
 def test_no_gradient_is_left_on_the_released_model(name):
     model, _ = ended(name)
     assert all(p.grad is None for p in model.parameters())
-
-
-@rows(lambda row: not row.mappings)
-def test_mappings_are_refused_where_they_cannot_be_taken(name):
-    given = {"data": {"x": X, "labels": Y}, "public": {"x": INPUTS}}
-    with pytest.raises(InputError):
-        begin(name, Named(), **given)
 
 
 @every_row

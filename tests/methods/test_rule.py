@@ -131,10 +131,21 @@ def test_private_examples_are_not_looked_at():
 def test_inputs_that_nothing_can_stand_in_for():
     tokens = torch.zeros(4, 7, dtype=torch.long)
     for inputs in ((tokens, Y[:4]), {"input_ids": tokens, "labels": Y[:4]}):
-        with pytest.raises(InputError, match="'auto' tries the model on made-up numbers"):
-            typical(None, inputs)
-    assert torch.equal(typical(tokens, (tokens, Y[:4])), tokens)
-    assert typical(X[:0], (X, Y)).shape == (32, 6)  # none are none
+        with pytest.raises(InputError, match="'auto' needs public inputs here"):
+            typical(None, inputs, network())
+    assert torch.equal(typical(tokens, (tokens, Y[:4]), network()), tokens)
+    assert typical(X[:0], (X, Y), network()).shape == (32, 6)  # none are none
+
+
+def test_tokens_stand_in_for_tokens():
+    tokens = torch.full((4, 7), 99)
+    given = {"input_ids": tokens, "attention_mask": tokens, "kinds": tokens, "labels": Y[:4]}
+    found = typical(None, given, Bag())
+    assert set(found) == {"input_ids", "attention_mask", "kinds"}
+    assert set(found["input_ids"].flatten().tolist()) == set(range(9))  # all that Bag knows
+    assert found["attention_mask"].unique().tolist() == [1]
+    assert found["kinds"].unique().tolist() == [0]
+    assert torch.equal(typical(None, (tokens, Y[:4]), Bag()), found["input_ids"])
 
 
 def test_public_inputs_are_read_as_the_model_reads_the_data():
@@ -173,8 +184,11 @@ def test_a_model_that_takes_more_than_inputs_is_refused_with_its_error():
         def forward(self, x, y):
             return super().forward(x)
 
+    def loss(model, batch):
+        return nn.functional.cross_entropy(model(*batch), batch[1])
+
     with pytest.raises(InputError, match=r"the model makes of inputs alone.*'y'"):
-        prepare(Two(6, 3), (X, Y), epsilon=3.0, epochs=2, batch_size=20)
+        prepare(Two(6, 3), (X, Y), loss=loss, epsilon=3.0, epochs=2, batch_size=20)
 
 
 def test_outputs_that_do_not_depend_on_what_is_trained_are_refused():
@@ -183,8 +197,11 @@ def test_outputs_that_do_not_depend_on_what_is_trained_are_refused():
             outputs = super().forward(x)
             return outputs if self.training else outputs.argmax(1)
 
+    def loss(model, batch):
+        return model(batch[0]).float().mean()
+
     with pytest.raises(InputError, match="its outputs do not depend on what is trained"):
-        prepare(Labels(6, 3), (X, Y), epsilon=3.0, epochs=2, batch_size=20)
+        prepare(Labels(6, 3), (X, Y), loss=loss, epsilon=3.0, epochs=2, batch_size=20)
 
 
 class Bag(nn.Module):

@@ -14,7 +14,7 @@ from dpdt.data import Examples
 from dpdt.errors import InputError
 from dpdt.models import pretrained
 from dpdt.models.frozen import features
-from dpdt.models.loss import accuracy
+from dpdt.models.metrics import accuracy
 from dpdt.models.settings import ModelSettings as Model
 from tests.numbers import prepare, train
 

@@ -68,7 +68,8 @@ def test_loading_does_not_disturb_random_numbers(release, language):
 def test_the_description_has_plain_values_and_no_paths(run, tmp_path):
     said = describe(dpdt.load(run), Run.open(run).config)
     assert json.loads(json.dumps(said)) == said
-    assert said["facts"] == {"shape": [64], "classes": 10, "text": False, "name": "digits"}
+    assert said["facts"] == {"shape": [64], "classes": 10, "text": False, "name": "digits",
+                             "task": "classification"}  # fmt: skip
     assert said["inputs"]["divide"] == 16.0
     assert said["trained"] == {
         "1.weight": [64, 64], "1.bias": [64], "3.weight": [10, 64], "3.bias": [10],

@@ -17,7 +17,7 @@ from dpdt import config
 from dpdt.cli import main
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter, text_of
-from dpdt.models.loss import accuracy
+from dpdt.models.metrics import accuracy
 from dpdt.releasing import making
 from dpdt.releasing.card import card, plain
 from dpdt.releasing.description import describe

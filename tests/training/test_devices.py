@@ -13,7 +13,7 @@ from dpdt.algorithm.randomness import Globals, kept, seeded
 from dpdt.errors import InputError
 from dpdt.mechanism import full_precision
 from dpdt.methods.canaries import Pulls
-from dpdt.models.loss import accuracy
+from dpdt.models.metrics import accuracy
 from dpdt.runs import Run
 from dpdt.training import depends, device
 from dpdt.training.device import best, chosen

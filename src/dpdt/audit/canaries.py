@@ -25,7 +25,7 @@ def scores(target: Target, planted: Planted) -> np.ndarray:
     has learnt from everybody else.
     """
     if planted.pulls is None:
-        return logit(*said(target.learner, planted.canaries))
+        return logit(*said(target.learner, planted.canaries, target.task))
     models = [target.learner, reference(target)]
     if target.whitened:  # canaries pull in the coordinates that were trained
         whitened = Whitened(target.start, target.public)
@@ -44,7 +44,14 @@ def reference(target: Target) -> nn.Module:
         privacy=replace(config.privacy, epsilon=None),
     )
     examples = target.examples
-    train(model, examples.train, users=examples.users, public=target.public, using=quiet)
+    train(
+        model,
+        examples.train,
+        users=examples.users,
+        public=target.public,
+        using=quiet,
+        task=target.task.name,
+    )
     return model
 
 

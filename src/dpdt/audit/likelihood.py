@@ -23,7 +23,7 @@ from scipy.special import log_ndtr
 
 from dpdt.audit.metrics import logit
 from dpdt.audit.shadows import Targets, join, keep, kept, train_shadow
-from dpdt.audit.target import said
+from dpdt.audit.target import said, task_in
 from dpdt.config import Config
 from dpdt.data import set_aside
 from dpdt.data.access import count, take
@@ -131,7 +131,7 @@ def _shadow(targets: Targets, folder: Path, shadow: int) -> int:
     learner = train_shadow(config, chosen, public, shadow)
     keep(
         folder / f"{shadow}.npz",
-        answers=logit(*said(learner, everyone)),
+        answers=logit(*said(learner, everyone, task_in(config))),
         inside=inside,
         members=targets.members,
         others=targets.others,

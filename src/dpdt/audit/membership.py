@@ -125,8 +125,8 @@ def shadow_answers(target: Target, split: Split, number: int) -> Pair:
     if not path.is_file():
         inside, outside = (_gather(target.examples, n) for n in (split.inside, split.outside))
         learner = train_shadow(target.folder.config, inside, target.public, number)
-        scores, labels = said(learner, inside)
-        out_scores, out_labels = said(learner, outside)
+        scores, labels = said(learner, inside, target.task)
+        out_scores, out_labels = said(learner, outside, target.task)
         keep(
             path,
             **drawn,

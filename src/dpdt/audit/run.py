@@ -15,7 +15,8 @@ from dpdt.audit.canaries import scores
 from dpdt.audit.membership import OWN, SHADOW, THRESHOLDS, Split, check_word, shadow_answers
 from dpdt.audit.metrics import Answers, Attack, attack_all, auc, check_enough, evaluate, logit, loss
 from dpdt.audit.shadows import Targets
-from dpdt.audit.target import Said, Target
+from dpdt.audit.target import Said, Target, minus_loss
+from dpdt.errors import InputError
 
 Curves = dict[str, tuple[np.ndarray, np.ndarray]]  # attack → scores of members, of others
 
@@ -84,12 +85,13 @@ def audit(
     check_word("thresholds", thresholds, THRESHOLDS)
     target = Target.read(path)
     asked, seed = target.folder.config.privacy, target.folder.config.train.seed
+    if shadows or thresholds == SHADOW:
+        _refuse_without_classes(target)
     members, others = target.said()
     found = _metric_attacks(target, members, others, repeats, thresholds)
     first = int(thresholds == SHADOW)  # shadow model, before those of LiRA
     on_shadow(first)
-    seen = [loss(Answers.from_logits(*side)) for side in (members, others)]
-    curves: Curves = {"loss": (seen[0], seen[1])}
+    curves: Curves = {"loss": _losses(target, members, others)}
     if shadows:
         likelihoods = _likelihoods(
             target, members, others, shadows, targets, lambda done: on_shadow(first + done)
@@ -125,11 +127,27 @@ def audit(
     return report
 
 
+def _refuse_without_classes(target: Target) -> None:
+    if not target.task.classes:
+        raise InputError(
+            f"{target.folder.path}: the task is {target.task.name}; attacks by shadow models "
+            "compare probabilities of classes, so only the attack by loss applies; leave --shadows "
+            "and --thresholds out"
+        )
+
+
 def _metric_attacks(
     target: Target, members: Said, others: Said, repeats: int, thresholds: str
 ) -> list[Attack]:
-    """Every metric attack, on all examples or on those that a shadow model has never met."""
+    """Every metric attack, on all examples or on those that a shadow model has never met.
+
+    Without classes there is one, by the loss.
+    """
     seed = target.folder.config.train.seed
+    if not target.task.classes:
+        sides = _losses(target, members, others)
+        scored = [(side, np.zeros(len(side), dtype=int)) for side in sides]
+        return [evaluate("loss", *scored, repeats=repeats, seed=seed)]
     if thresholds == SHADOW:
         split = Split.of(target, 0)
         judged, _ = split.apart(target, members, others)
@@ -137,6 +155,15 @@ def _metric_attacks(
         return attack_all(*judged, repeats=repeats, seed=seed, shadow=shadow)
     everyone = (Answers.from_logits(*side) for side in (members, others))
     return attack_all(*everyone, repeats=repeats, seed=seed)
+
+
+def _losses(target: Target, members: Said, others: Said) -> tuple[np.ndarray, np.ndarray]:
+    """Minus the losses of members and of others."""
+    if target.task.classes:
+        first, second = (loss(Answers.from_logits(*side)) for side in (members, others))
+    else:
+        first, second = (minus_loss(side, target.task) for side in (members, others))
+    return first, second
 
 
 def _likelihoods(

@@ -64,7 +64,8 @@ def train_shadow(config: Config, data: Any, public: Any, number: int) -> nn.Modu
     learner = models.learner(model, config.model, config.train.augment)
     learner.to(device.chosen(config.train.device, device.best()))  # as the run was
     using = replace(config.training, train=settings, privacy=privacy)
-    train(learner, data, public=public, using=using)
+    task = models.task(config.model, known).name
+    train(learner, data, public=public, using=using, task=task)
     return learner
 
 

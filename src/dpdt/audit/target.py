@@ -8,24 +8,47 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from dpdt import data, models
+from dpdt.config import Config
 from dpdt.data.access import count, take
 from dpdt.errors import InputError
 from dpdt.fields import PUBLIC
 from dpdt.ledger import Ledger
 from dpdt.methods.canaries import Planted
-from dpdt.models.loss import answers
+from dpdt.models.loss import answers, numberwise
 from dpdt.runs import Run
+from dpdt.tasks import Task
 from dpdt.training.run import canaries_of, load
 
-Said = tuple[np.ndarray, np.ndarray]  # scores of classes, and the labels
+Said = tuple[np.ndarray, np.ndarray]  # scores of classes (or other outputs), and the labels
 
 
-def said(model: nn.Module, part: Any) -> Said:
-    """What a model says of examples, and their labels."""
+def said(model: nn.Module, part: Any, task: Task) -> Said:
+    """What a model says of examples, and their labels; one logit becomes scores of two classes."""
     outputs, labels = answers(model, part)
+    if task.name == "binary":
+        outputs, labels = outputs.reshape(-1, 1), labels.reshape(-1).long()
+        outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
     return outputs.numpy(), labels.numpy()
+
+
+def minus_loss(found: Said, task: Task) -> np.ndarray:
+    """Minus the loss of every example, for tasks without classes."""
+    outputs, labels = (torch.from_numpy(x).double() for x in found)
+    labels = numberwise(outputs, labels)
+    if task.name == "multi-label":
+        loss = F.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+    else:
+        loss = (outputs - labels).square()
+    return np.asarray(-loss.flatten(1).mean(1).numpy())
+
+
+def task_in(config: Config) -> Task:
+    """What the model of a configuration is trained for."""
+    facts = data.facts(config.data.name, config.data.limit)
+    return models.task(config.model, facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +64,10 @@ class Target:
     public: Any  # inputs without labels that were public
 
     @property
+    def task(self) -> Task:
+        return task_in(self.folder.config)
+
+    @property
     def whitened(self) -> bool:
         """Whether it was trained in the coordinates that public inputs give."""
         return self.ledger.header.preconditioner == PUBLIC
@@ -54,7 +81,9 @@ class Target:
     def said(self) -> tuple[Said, Said]:
         """What the released model says of its members, and of held-out examples."""
         inside = take(self.examples.train, torch.from_numpy(self.members))
-        return said(self.learner, inside), said(self.learner, self.examples.test)
+        parts = (inside, self.examples.test)
+        first, second = (said(self.learner, part, self.task) for part in parts)
+        return first, second
 
     @classmethod
     def read(cls, path: str) -> Target:

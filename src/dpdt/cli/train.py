@@ -52,7 +52,7 @@ def command(
     paid: tuple[Path, ...],
     as_json: bool,
 ) -> int:
-    """Train a model, then print its accuracy and what it guarantees.
+    """Train a model, then print its accuracy (or the metric of its task) and what it guarantees.
 
     The configuration is a preset's name or a TOML file. A data file of your own starts from the
     default of every key (docs/files.md). The run's folder is runs/NAME-TIME unless
@@ -126,8 +126,10 @@ def _tell(outcome: Outcome, path: Path, *, diagnose: bool, as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps(outcome.as_json()))
         return
-    if outcome.accuracy is not None:
-        click.echo(f"accuracy {outcome.accuracy:.4f} on held-out examples")
+    if outcome.value is not None:
+        click.echo(f"{outcome.metric} {outcome.value:.4f} on held-out examples")
+    elif outcome.shown:
+        click.echo("no held-out examples, so nothing was measured")
     click.echo(
         f"{outcome.steps} steps, {outcome.epochs:g} epochs, {outcome.seconds:.1f} s"
         + ("" if outcome.finished else f" (interrupted; dpdt train --resume {path} continues)")

@@ -42,6 +42,12 @@ def check_canaries(config: Config) -> None:
             f"audit.canaries: must be at most half of the {number} examples, found "
             f"{config.audit.canaries}"
         )
+    task = models.task(config.model, config.data.facts())
+    if config.audit.canaries and not task.classes:
+        raise InputError(
+            f"audit.canaries: canaries have class numbers, and the task is {task.name}; leave them "
+            "out"
+        )
     pulls = config.audit.canaries > 0 and config.audit.canary == "gradient"
     if pulls and not config.method.takes_pulls:
         raise InputError(

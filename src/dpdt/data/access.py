@@ -47,8 +47,9 @@ def refuse_others(data: Any) -> None:
             return
     if not isinstance(data, Tensor) or data.dim() == 0:
         raise InputError(
-            "data: must be tensors with examples along the first dimension, a tuple or mapping of "
-            f"them, or a torch Dataset, found {type(data).__name__}"
+            "data: must be tensors or arrays with examples along the first dimension, a tuple or "
+            "mapping of them, a frame with its target, a Dataset or a DataLoader, found "
+            f"{type(data).__name__}"
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from dpdt.data.sheets import Row, Sheet
 from dpdt.errors import InputError
@@ -60,6 +60,7 @@ class Encoding:
 
     columns: tuple[tuple[str, Values], ...]
     missing: str = REFUSE
+    answers: tuple[float, float] | None = None  # the range of the number that is predicted
 
     @property
     def width(self) -> int:
@@ -67,19 +68,35 @@ class Encoding:
         return sum(1 if is_range(values) else len(values) for _, values in self.columns)
 
     def as_json(self) -> dict[str, Any]:
-        return {"columns": [[name, list(v)] for name, v in self.columns], "missing": self.missing}
+        return {
+            "columns": [[name, list(v)] for name, v in self.columns],
+            "missing": self.missing,
+            "answers": None if self.answers is None else list(self.answers),
+        }
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Encoding:
         """What `as_json` wrote, checked. Columns are a list: the keys of a table have no order."""
-        columns, missing = found.get("columns"), found.get("missing")
+        columns, missing, range_ = (found.get(k) for k in ("columns", "missing", "answers"))
         pairs = [c for c in columns if _is_pair(c)] if isinstance(columns, list) else []
         if not pairs or len(dict(pairs)) != len(columns or ()) or missing not in RULES:
             raise InputError(
                 f"inputs: must have a list columns, [name, values] each, and missing, one of "
                 f"{', '.join(RULES)}"
             )
-        return cls(columns=tuple((n, declared(n, v)) for n, v in pairs), missing=missing)
+        answers = None if range_ is None else declared("answers", range_)
+        if answers is not None and not is_range(answers):
+            raise InputError("inputs: answers must be a range of numbers, or null")
+        return cls(
+            columns=tuple((n, declared(n, v)) for n, v in pairs),
+            missing=missing,
+            answers=answers,
+        )
+
+    def said(self, value: Any) -> Any:
+        """The model's answers, on the scale of the table if they are a number of it."""
+        low, high = self.answers or (0.0, 1.0)
+        return low + value * (high - low)
 
     def reader(self, table: Sheet) -> Callable[[Row], list[float] | None]:
         """What makes numbers of a table's rows; None where a row is left out."""
@@ -106,7 +123,7 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
 
-def is_range(values: Values) -> bool:
+def is_range(values: Values) -> TypeGuard[tuple[float, float]]:
     return not isinstance(values[0], str)
 
 

@@ -68,7 +68,11 @@ class Table:
             raise InputError("data.columns: must have a column beside the target, to predict it by")
         if len(values) < 2:
             raise InputError(f"data.columns.{target}: must have at least two categories")
-        encoding = Encoding(columns=tuple(found.items()), missing=missing)
+        encoding = Encoding(
+            columns=tuple(found.items()),
+            missing=missing,
+            answers=values if is_range(values) else None,
+        )
         return cls(encoding=encoding, target=target, values=values, held_out=held_out, test=test)
 
     @property

@@ -59,6 +59,7 @@ class Job:
     noise: Randomness
     world: World  # the ranks that train together
     public: Any = None  # public inputs
+    by_name: bool = False  # examples are mappings, which the model takes as keywords
     diagnose: bool = False  # compute the quantities of the convergence theory
 
     @property

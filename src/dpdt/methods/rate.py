@@ -11,13 +11,14 @@ network that must learn features needs a way to go, whatever the noise. Its η i
 the exponents and the number were fitted to many small problems (benchmarks/rates.py), on training
 parts alone. docs/results.md shows how well both do.
 
-Guarantees: the rule looks at the initial model, and at public inputs or random numbers that stand
-in for them. Of private examples it sees only the shape.
+Guarantees: the rule looks at the initial model, and at public inputs or random ones that stand in
+for them. Of private examples it sees only the shape.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpdt.errors import InputError
@@ -34,6 +35,7 @@ AVERAGED = 0.04  # the share of a run that averages go over
 NETWORK, NETWORK_FASTEST = 0.6, 16.0  # of a network: η·√(σ·T·reach), and at most η·reach
 GROWN = 2.0  # times a network's weights, when its reach is measured
 INPUTS = 32  # on which the reach is measured
+TOKENS = "input_ids"  # what tokens are called among inputs with names
 
 
 def fitting(noise: float, steps: int, reach: float, *, linear: bool) -> float:
@@ -119,8 +121,12 @@ def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool
         ) from error
 
 
-def typical(public: Any, data: Any) -> Data:
-    """Some public inputs, or, if there are none, random numbers from −1 to 1 of their shape."""
+def typical(public: Any, data: Any, model: nn.Module) -> Data:
+    """Some public inputs; if there are none, made-up ones of their shape.
+
+    Numbers are random from −1 to 1, and tokens are random among those that the model knows. All of
+    a text is attended to.
+    """
     import torch
 
     from dpdt.data.access import count, take
@@ -128,13 +134,24 @@ def typical(public: Any, data: Any) -> Data:
     if public is not None and count(public):
         return take(public, torch.arange(min(INPUTS, count(public))))
     one = take(data, torch.arange(1))
-    x = one[0] if isinstance(one, tuple | list) else None
-    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-        found = f"of type {x.dtype}" if isinstance(x, torch.Tensor) else "no single tensor"
-        raise InputError(
-            f"method.lr: 'auto' tries the model on made-up numbers, and the inputs are {found}; if "
-            "they are numbers, give them as floats (x.float()), if they are tokens, give public "
-            "ones (data.public, or public=… in Python), or give numbers for lr and penalty"
-        )
+    x = one[0] if isinstance(one, tuple | list) else one
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, torch.nn.Embedding)]
     generator = torch.Generator().manual_seed(0)
-    return torch.rand((INPUTS, *x.shape[1:]), generator=generator).to(x) * 2.0 - 1.0
+
+    def made_up(t: Any, name: str) -> Tensor:
+        shape = (INPUTS, *t.shape[1:])
+        if t.is_floating_point():
+            return torch.rand(shape, generator=generator).to(t) * 2.0 - 1.0
+        if name != TOKENS:
+            return torch.full(shape, int("mask" in name), dtype=t.dtype)
+        if not tables:
+            raise InputError(
+                "method.lr: 'auto' needs public inputs here, since the inputs are whole numbers "
+                "and the model has no table of tokens; give data.public (public=… in Python), "
+                "numbers for lr and penalty, or inputs that are no tokens as floats, x.float()"
+            )
+        return torch.randint(tables[0], shape, generator=generator).to(t)
+
+    if isinstance(x, Mapping):
+        return {name: made_up(t, name) for name, t in x.items() if name != "labels"}
+    return made_up(x, TOKENS)

@@ -1,7 +1,8 @@
-"""What training minimises and what it is judged by, unless the user says otherwise."""
+"""What training minimises: the usual losses by task, and torch's own losses as users give them."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,9 +11,40 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Data, on_device
+from dpdt.algorithm.readiness import refuse_unready
 from dpdt.data.access import count, take
+from dpdt.errors import InputError
 
 IGNORED = -100  # the class number that torch's cross-entropy leaves out
+
+# torch's losses, as functions and as modules
+FUNCTIONS: dict[Any, type[nn.Module]] = {
+    F.cross_entropy: nn.CrossEntropyLoss,
+    F.nll_loss: nn.NLLLoss,
+    F.mse_loss: nn.MSELoss,
+    F.l1_loss: nn.L1Loss,
+    F.huber_loss: nn.HuberLoss,
+    F.smooth_l1_loss: nn.SmoothL1Loss,
+    F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+    F.binary_cross_entropy: nn.BCELoss,
+}
+# Which task a loss is for. Of BCEWithLogitsLoss the targets decide: one number, or several labels.
+MEANT_FOR: dict[type[nn.Module], str] = {
+    nn.CrossEntropyLoss: "classification",
+    nn.NLLLoss: "classification",
+    nn.MultiMarginLoss: "classification",
+    nn.MSELoss: "regression",
+    nn.L1Loss: "regression",
+    nn.HuberLoss: "regression",
+    nn.SmoothL1Loss: "regression",
+    nn.BCEWithLogitsLoss: "binary",
+    nn.MultiLabelSoftMarginLoss: "multi-label",
+}
+# Losses that compare outputs and targets number by number.
+NUMBERWISE = (
+    nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss, nn.BCEWithLogitsLoss, nn.BCELoss,
+    nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.MultiLabelSoftMarginLoss,
+)  # fmt: skip
 
 
 def default_loss(model: Callable[..., Any], batch: Data) -> Tensor:
@@ -20,8 +52,8 @@ def default_loss(model: Callable[..., Any], batch: Data) -> Tensor:
     if isinstance(batch, Mapping):
         loss: Tensor = model(**batch).loss
         return loss
-    x, y = batch
-    outputs: Tensor = model(x)
+    outputs, y = tensor_of(model(batch[0])), batch[1]
+    y = class_numbers(outputs, y)
     if outputs.dim() == 2 and y.dim() == 1 and y.dtype == torch.int64:
         return _cross_entropy(outputs, y)
     return F.cross_entropy(outputs, y)
@@ -37,10 +69,117 @@ def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     return -torch.where(known, scores, 0.0).sum() / known.sum()
 
 
-def accuracy(model: nn.Module, test: Any, batch_size: int = 1000) -> float:
-    """Share of held-out examples whose class is predicted right."""
-    outputs, labels = answers(model, test, batch_size)
-    return float((outputs.argmax(-1) == labels).sum()) / max(1, len(labels))
+def token_loss(model: Callable[..., Any], batch: Data) -> Tensor:
+    """Mean cross-entropy of every position's token: the model's own for a mapping."""
+    if isinstance(batch, Mapping):
+        return default_loss(model, batch)
+    outputs, y = tensor_of(model(batch[0])), batch[1]
+    return _cross_entropy(outputs.flatten(0, 1), y.flatten())
+
+
+def tensor_of(found: Any) -> Tensor:
+    """A model's outputs: the tensor itself, or the logits of what transformers models give."""
+    outputs: Tensor = getattr(found, "logits", found)
+    return outputs
+
+
+def outputs_of(model: Callable[..., Any], batch: Data) -> Tensor:
+    """What a model says of a batch, without looking at its targets."""
+    if isinstance(batch, Mapping):
+        return tensor_of(model(**{k: v for k, v in batch.items() if k != "labels"}))
+    return tensor_of(model(batch[0]))
+
+
+def targets_of(batch: Data) -> Tensor:
+    targets: Tensor = batch["labels"] if isinstance(batch, Mapping) else batch[1]
+    return targets
+
+
+def class_numbers(outputs: Tensor, y: Tensor) -> Tensor:
+    """Class numbers as [examples], also if they were given as [examples, 1]."""
+    column = y.dim() == 2 and y.shape[1] == 1 and outputs.dim() == 2 and outputs.shape[1] > 1
+    return y.squeeze(1) if column and not y.is_floating_point() else y
+
+
+def numberwise(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Targets in the shape and type of outputs; [examples] and [examples, 1] mean the same."""
+    if outputs.dim() == targets.dim() + 1 and outputs.shape[-1] == 1:
+        targets = targets.unsqueeze(-1)
+    elif targets.dim() == outputs.dim() + 1 and targets.shape[-1] == 1:
+        targets = targets.squeeze(-1)
+    return targets.to(outputs.dtype)
+
+
+class Criterion:
+    """A loss of outputs and targets, as a mean over the examples of a micro-batch.
+
+    It never broadcasts targets of another shape. Class weights count: torch's mean divides by the
+    weights of the batch, which takes them away from an example that is alone.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device):
+        if any(True for _ in module.parameters()):
+            raise InputError(
+                f"loss: {type(module).__name__} has parameters of its own, which would not be "
+                "trained; make them part of the model"
+            )
+        refuse_unready(module)
+        self.module = copy.deepcopy(module).to(device)
+        self.__qualname__ = repr(module)  # by which ranks compare losses
+        self.meant_for = MEANT_FOR.get(type(module))
+        self.numberwise = isinstance(module, NUMBERWISE)
+        self.by_example = getattr(module, "reduction", None) == "sum"
+        weight = getattr(module, "weight", None)
+        if self.meant_for == "classification" and weight is not None and not self.by_example:
+            setattr(self.module, "reduction", "sum")  # noqa: B010
+            self.by_example = True
+
+    def __call__(self, model: Callable[..., Any], batch: Data) -> Tensor:
+        outputs, targets = outputs_of(model, batch), targets_of(batch)
+        if self.numberwise:
+            targets = numberwise(outputs, targets)
+        elif self.meant_for == "classification":
+            targets = class_numbers(outputs, targets)
+            if outputs.dim() == 3 and targets.shape == outputs.shape[:2]:  # tokens of positions
+                outputs = outputs.movedim(2, 1)
+        if self.numberwise and targets.shape != outputs.shape:
+            raise InputError(
+                f"targets of shape {tuple(targets.shape[1:])} for outputs of "
+                f"{tuple(outputs.shape[1:])}"
+            )
+        value: Tensor = self.module(outputs, targets)
+        return value.sum() / len(targets) if self.by_example else value.mean()
+
+
+def usual(name: str, device: torch.device) -> Any:
+    """The loss of a task."""
+    if name == "classification":
+        return default_loss
+    if name == "next-token":
+        return token_loss
+    return Criterion(nn.MSELoss() if name == "regression" else nn.BCEWithLogitsLoss(), device)
+
+
+def given(loss: Any, device: torch.device) -> Any:
+    """A loss as it is computed here: torch's own take outputs and targets, others model and batch.
+
+    Plain cross-entropy is the library's own, of which more is known.
+    """
+    module = next((kind() for function, kind in FUNCTIONS.items() if function is loss), loss)
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        raise InputError(f"loss: is the class {module.__name__}; give {module.__name__}()")
+    if not isinstance(module, nn.Module):
+        if not callable(module):
+            raise InputError(
+                "loss: must be a loss of torch such as torch.nn.MSELoss(), or a function (model, "
+                f"batch) → mean loss, found {type(module).__name__}"
+            )
+        return module
+    if type(module) is nn.CrossEntropyLoss:
+        plain = (module.weight, module.label_smoothing, module.reduction, module.ignore_index)
+        if plain == (None, 0.0, "mean", IGNORED):
+            return default_loss
+    return Criterion(module, device)
 
 
 def answers(model: nn.Module, part: Any, batch_size: int = 1000) -> tuple[Tensor, Tensor]:
@@ -53,12 +192,7 @@ def answers(model: nn.Module, part: Any, batch_size: int = 1000) -> tuple[Tensor
     with torch.no_grad():
         for chosen in torch.split(torch.arange(count(part)), batch_size):
             batch = on_device(take(part, chosen), device)
-            if isinstance(batch, Mapping):
-                labels.append(batch["labels"])
-                inputs = {k: v for k, v in batch.items() if k != "labels"}
-                outputs.append(model(**inputs).logits)
-            else:
-                outputs.append(model(batch[0]))
-                labels.append(batch[1])
+            outputs.append(outputs_of(model, batch))
+            labels.append(targets_of(batch))
     model.train(was_training)
     return torch.cat(outputs).cpu(), torch.cat(labels).cpu()

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from dpdt.accounting.guarantee import RELATIONS, short, shown
+from dpdt.tasks import task_of
 
 TAGS = ("differential-privacy", "privacy", "dpdt")
 
@@ -108,8 +109,17 @@ def _model(config: dict[str, Any]) -> str:
     facts, settings = config["facts"], config["model"]
     number = sum(prod(shape) for shape in config["trained"].values())
     name = f"{settings['name']} ({config['class']})" if settings else config["class"]
-    classes = "" if facts["classes"] is None else f", {facts['classes']} classes"
-    return plain(f"{name}, {number} trained parameters{classes}.")
+    return plain(f"{name}, {number} trained parameters{_outputs(facts, settings)}.")
+
+
+def _outputs(facts: dict[str, Any], settings: dict[str, Any] | None) -> str:
+    """What the model says of an example."""
+    if settings is None:
+        return ""
+    task, outputs = task_of(settings["task"], facts["task"], facts["classes"])
+    if task.classes:
+        return f", {facts['classes']} classes"
+    return f", for {task.name}, with {outputs} output{'s' * (outputs > 1)}"
 
 
 def _accuracy(accuracy: dict[str, Any] | None) -> list[str]:

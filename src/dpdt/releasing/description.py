@@ -9,8 +9,8 @@ model     the section [model], or null for a model of one's own. A model that wa
 class     the model's class, for people; no code is found by it
 backbone  the architecture of a model that was read from a folder, as transformers describes it;
           its tokenizer lies in transformers/ beside config.json. null for other models
-facts     shape of an input, number of classes, whether inputs are texts, name of the data set;
-          null where nobody knows, and where the name would be a path
+facts     shape of an input, number of classes, whether inputs are texts, name of the data set, and
+          the task that it is made for; null where nobody knows, or the name would be a path
 inputs    how numbers become inputs, as in data/scales.py, or columns of a table, as in
           data/encoding.py; null for texts and models of one's own
 labels    what the classes are called, or null: they are numbers
@@ -32,6 +32,7 @@ from dpdt.config.tables import section
 from dpdt.data import Encoding, Facts, Scale
 from dpdt.errors import InputError
 from dpdt.fields import is_integer, is_number
+from dpdt.tasks import SERVES, Task, task_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,6 +42,7 @@ FILE, TRANSFORMERS = "config.json", "transformers"
 LARGEST = 10_000_000  # bytes
 MOST = 1000  # layers of a model that says so in one number
 MANY = re.compile("layer|depth|block|stage|repeat")  # keys that say how often something is built
+FACTS = ("shape", "classes", "text", "name", "task")
 KEYS = ("format", "dpdt", "model", "class", "backbone", "facts", "inputs", "labels", "trained")
 
 
@@ -58,7 +60,7 @@ def describe(
         "model": None,
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "backbone": None,
-        "facts": {"shape": None, "classes": None, "text": None, "name": None},
+        "facts": dict.fromkeys(FACTS),
         "inputs": None,
         "labels": labels,
         "trained": {n: list(p.shape) for n, p in model.named_parameters() if p.requires_grad},
@@ -78,6 +80,7 @@ def describe(
         "classes": facts.classes,
         "text": facts.text,
         "name": name if known else None,
+        "task": facts.task,
     }
     scale = None if facts.text else data.scale_of(name, table)
     found["inputs"] = scale.as_json() if isinstance(scale, Encoding) else scale and asdict(scale)
@@ -97,6 +100,14 @@ class Description:
     facts: Facts | None = None
     scale: Scale | Encoding | None = None
     labels: tuple[str, ...] | None = None
+
+    @property
+    def task(self) -> tuple[Task, int]:
+        """What a known model was trained for, and how many outputs it has."""
+        assert self.model is not None
+        assert self.facts is not None
+        chosen = section("model", self.model).task
+        return task_of(chosen, self.facts.task, self.facts.classes)
 
     @classmethod
     def of(cls, found: Any, where: str) -> Description:
@@ -124,8 +135,8 @@ class Description:
         if not all(map(_is_shape, _table(found["trained"], "trained").values())):
             raise InputError("trained: must be names with shapes")
         known = _table(found["facts"], "facts")
-        if set(known) != {"shape", "classes", "text", "name"}:
-            raise InputError("facts: must have the keys shape, classes, text, name")
+        if set(known) != set(FACTS):
+            raise InputError(f"facts: must have the keys {', '.join(FACTS)}")
         if found["model"] is None:
             if any(value is not None for value in known.values()):
                 raise InputError("facts: must be null for a model of one's own")
@@ -133,6 +144,7 @@ class Description:
         facts, settings = _facts(known), _table(found["model"], "model")
         if not isinstance(settings.get("name"), str):
             raise InputError(f"model.name: must be a name, found {settings.get('name')!r:.50}")
+        task_of(settings.get("task"), facts.task, facts.classes)  # refused if it does not fit
         scale, labels, backbone = found["inputs"], found["labels"], found["backbone"]
         if (scale is None) != facts.text:
             raise InputError("inputs: must be null exactly where inputs are texts")
@@ -172,7 +184,10 @@ def _facts(table: Mapping[str, Any]) -> Facts:
         raise InputError(f"facts.classes: must be a whole number from 1, found {classes!r:.50}")
     if not isinstance(text, bool) or text == bool(shape):
         raise InputError("facts.text: must be true exactly where inputs have no shape")
-    return Facts(examples=1, shape=tuple(shape), classes=classes, text=text)
+    task = table["task"]
+    if task not in SERVES:
+        raise InputError(f"facts.task: must be {', '.join(SERVES)}, found {task!r:.50}")
+    return Facts(examples=1, shape=tuple(shape), classes=classes, text=text, task=task)
 
 
 def _scale(table: Mapping[str, Any], facts: Facts) -> Scale | Encoding:

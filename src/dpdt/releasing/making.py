@@ -16,8 +16,8 @@ from typing import Any
 
 from dpdt import data
 from dpdt.data.access import count
+from dpdt.data.given import Numbers, taken
 from dpdt.errors import ArgumentError, InputError
-from dpdt.models.loss import accuracy
 from dpdt.releasing import certificate as certificates
 from dpdt.releasing import hidden, signing
 from dpdt.releasing.budget import refuse_beyond
@@ -161,6 +161,11 @@ def _accuracy(source: Source, public_test: Any) -> dict[str, Any] | None:
     """The accuracy on public examples. Without any nothing is said."""
     if public_test is None or public_test is False:
         return None
+    if source.judge.name != "accuracy":
+        raise ArgumentError(
+            "public_test",
+            f"is for accuracy, and this model is judged by {source.judge.name}; leave it out",
+        )
     if public_test is True:
         if source.ledger.tuned and source.ledger.tuned.noise:
             raise ArgumentError(
@@ -170,8 +175,12 @@ def _accuracy(source: Source, public_test: Any) -> dict[str, Any] | None:
             raise ArgumentError("public_test", "must be examples here, such as a pair (x, y)")
         chosen = source.run.config
         public_test = data.set_aside(load(chosen), chosen.data.public)[1].test
-    value = accuracy(source.learner.eval(), public_test)
-    return {"value": float(value), "examples": count(public_test)}
+    else:
+        public_test = Numbers.of(source.learner).read(taken(public_test, "public_test"))
+    value = source.judge(source.learner.eval(), public_test)
+    if value is None:
+        raise ArgumentError("public_test", "has no examples")
+    return {"value": value, "examples": count(public_test)}
 
 
 def _written(source: Source, folder: Path, said: Said, key: Any) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""What a model says of examples, as a CSV: a row for each, its class, the probability of every one.
+"""What a model says of examples, as a CSV with a row for each.
+
+Of classes these are the class, and the probability of every one; of labels the probability of each;
+of a regression the numbers.
 
 Guarantees: the file appears as a whole or not at all, whatever happens. Examples are read, asked
 about and written a few at a time.
@@ -18,12 +21,14 @@ from typing import IO, Any, TextIO, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from dpdt.data import Encoding
 from dpdt.errors import InputError
 from dpdt.mechanism import full_precision
 from dpdt.models.frozen import Watch, silent
 from dpdt.models.pretrained import Classifier, tokenizer, tokens
 from dpdt.releasing.inputs import Source, source
 from dpdt.releasing.loading import Loaded
+from dpdt.tasks import Task
 
 # Names of files may hold bytes that are no text; they are written as they are.
 TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
@@ -46,20 +51,47 @@ def predict(
             "use dpdt.load(folder, model)"
         )
     labels = said.labels or tuple(map(str, range(said.facts.classes)))
+    task, outputs = said.task
     try:
         found = source(examples, said.facts, said.scale, batch_size)
     except OSError as error:
         raise InputError(f"{examples}: cannot be read ({error.strerror})") from None
-    shown = labels if probabilities else ()
     with _whole(to) as file, watch(found.what, found.total) as told:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([found.names, "class", *(f"probability {x}" for x in shown)])
+        writer.writerow([found.names, *_columns(task, outputs, labels, probabilities)])
         for names, scores, done in _answers(loaded.model, found):
-            best = scores.argmax(1).tolist()
-            chances = scores.double().softmax(1)[:, : len(shown)].tolist()
-            for name, chosen, row in zip(names, best, chances, strict=True):
-                writer.writerow([name, labels[chosen], *(f"{p:.6g}" for p in row)])
+            if isinstance(said.scale, Encoding):
+                scores = said.scale.said(scores)
+            for name, row in zip(names, _rows(task, labels, scores, probabilities), strict=True):
+                writer.writerow([name, *row])
             told(done)
+
+
+def _columns(task: Task, outputs: int, labels: tuple[str, ...], probabilities: bool) -> list[str]:
+    """What is said of an example."""
+    if task.name == "regression":
+        return ["value"] if outputs == 1 else [f"value {x}" for x in range(outputs)]
+    shown = [f"probability {x}" for x in labels] if probabilities else []
+    return ["class", *shown] if task.classes else [f"probability {x}" for x in labels]
+
+
+def _rows(
+    task: Task, labels: tuple[str, ...], scores: Tensor, probabilities: bool
+) -> list[list[str]]:
+    """The same for every row of scores."""
+    scores = scores.double()
+    if task.name == "regression":
+        return [[f"{value:.6g}" for value in row] for row in scores.tolist()]
+    if task.name == "multi-label":
+        return [[f"{p:.6g}" for p in row] for row in scores.sigmoid().tolist()]
+    if task.name == "binary":
+        scores = torch.cat([torch.zeros_like(scores), scores], 1)
+    best, chances = scores.argmax(1).tolist(), scores.softmax(1).tolist()
+    shown = len(labels) if probabilities else 0
+    return [
+        [labels[chosen], *(f"{p:.6g}" for p in row[:shown])]
+        for chosen, row in zip(best, chances, strict=True)
+    ]
 
 
 def _answers(model: nn.Module, found: Source) -> Iterator[tuple[list[str], Tensor, int]]:

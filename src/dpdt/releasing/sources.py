@@ -14,6 +14,7 @@ from dpdt import models
 from dpdt.accounting import account
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, text_of
+from dpdt.models.metrics import Judge
 from dpdt.releasing import certificate as certificates
 from dpdt.releasing.description import describe
 from dpdt.runs import Run
@@ -32,6 +33,7 @@ class Source:
     ledger: Ledger
     delta: float
     save: Callable[[Path], None]  # writes the weights to a file
+    judge: Judge  # what the model is judged by
     audit: dict[str, Any] | None = None
     run: Run | None = None
 
@@ -82,6 +84,7 @@ def of_run(run: Run) -> Source:
         ledger=ledger,
         delta=chosen.privacy.delta,
         save=lambda path: _copied(run.model_path, path),
+        judge=Judge.of_task(models.task(chosen.model, facts)),
         audit=found and _verdict(found),
         run=run,
     )
@@ -104,6 +107,7 @@ def of_fitted(result: Fitted, labels: list[str] | None) -> Source:
         ledger=ledger,
         delta=result.privacy.delta,
         save=lambda path: save_model(result.model, str(path)),
+        judge=result.judge,
     )
 
 

@@ -37,6 +37,7 @@ def cells(
     chosen: Config, methods: Sequence[str], epsilons: Sequence[float], seeds: int
 ) -> list[Cell]:
     """All runs of a comparison; without methods, those that the data allow."""
+    grid.refuse_other_metrics(chosen)
     if not methods:
         methods = [m for m, c in METHODS.items() if chosen.data.public or not c.needs_public]
     for method in methods:

@@ -10,6 +10,7 @@ from torch import nn
 
 from dpdt.accounting import Privacy
 from dpdt.ledger import Ledger
+from dpdt.models.metrics import Judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class Fitted:
     privacy: Privacy
     _ledger: Ledger
     history: list[dict[str, Any]]
+    judge: Judge  # what the model is judged by
 
     @property
     def ledger(self) -> Ledger:

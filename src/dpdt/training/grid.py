@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from dpdt import data, models
 from dpdt.config import Config
 from dpdt.data import Examples
 from dpdt.errors import InputError
@@ -125,6 +126,16 @@ class _Maker:
             kept=lambda done: folder.write_result({**done.as_json(), "peak_memory_mb": _peak()}),
         )
         return outcome.finished
+
+
+def refuse_other_metrics(config: Config) -> None:
+    """Refuse to compare runs that are not judged by accuracy."""
+    task = models.task(config.model, data.facts(config.data.name, config.data.limit))
+    if task.metric != "accuracy":
+        raise InputError(
+            f"model.task: runs are compared by accuracy, and {task.name} is judged by "
+            f"{task.metric}; train them one by one"
+        )
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

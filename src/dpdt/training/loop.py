@@ -18,21 +18,21 @@ from dpdt import config
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.algorithm.gradients import Loss
-from dpdt.algorithm.precision import at_precision
 from dpdt.data.access import count, sample
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.methods.canaries import Pulls
-from dpdt.methods.method import Job, Training
+from dpdt.methods.method import Training
 from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
-from dpdt.models.loss import accuracy, default_loss
+from dpdt.models.metrics import Metric
 from dpdt.training import earlier
 from dpdt.training.ahead import Draws
-from dpdt.training.augment import Augment, over_views
+from dpdt.training.augment import Augment
 from dpdt.training.device import place
 from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
+from dpdt.training.offered import Offered, as_read
 from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
 from dpdt.training.ready import Ready, identity_of, sealed
 from dpdt.training.step import Step
@@ -44,7 +44,11 @@ from dpdt.weights import storable
 class Given(TypedDict, total=False):
     """What `prepare` and `train` are given besides a model and data.
 
-    loss: (model, micro-batch) → mean loss. Default: cross-entropy, or the model's own loss.
+    loss: a loss of torch such as nn.MSELoss(), or (model, micro-batch) → mean loss. Default: that
+        of the task, or the model's own loss.
+    task: what the model is trained for (dpdt.tasks.TASKS), where it is not clear.
+    metric: what it is judged by, by name or as (outputs, targets) → number. Default: the task's.
+    test: held-out examples, which are checked at once.
     users: who owns each example, for unit "user".
     public: inputs without labels that need no protection. Some methods use them.
     absent: a mask of examples that never take part, for audits of adding and removing.
@@ -58,7 +62,10 @@ class Given(TypedDict, total=False):
     world: the ranks that train together. If left out, they are found as torchrun tells.
     """
 
-    loss: Loss
+    loss: Loss | nn.Module
+    task: str
+    metric: str | Metric
+    test: Any
     users: Sequence[Any] | None
     public: Any
     absent: np.ndarray | None
@@ -87,21 +94,23 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
 
     Args:
         model: any module; it is trained in place, in its current mode.
-        data: a tuple or mapping of tensors, or a torch Dataset.
+        data: inputs and targets as tensors, arrays or frames, a mapping, a Dataset, a DataLoader.
         **options: see `Given` and docs/configuration.md.
     """
     given = _given(options)
     world = given.get("world") or World.join()
     with world.telling():
         _warn_of_odd_weights(model, world)
-        return _prepared(model, data, _training(given.get("using"), options), given, world)
+        training = as_read(_training(given.get("using"), options), data)
+        return _prepared(model, data, training, given, world)
 
 
 def _prepared(
     model: nn.Module, data: Any, training: Training, given: Given, world: World
 ) -> tuple[Step, Loader]:
-    loss, public, users = given.get("loss", default_loss), given.get("public"), given.get("users")
-    device = place(model, training.train)
+    device, users = place(model, training.train), given.get("users")
+    offered = Offered.of(model, data, given, device, training.method)
+    data, public, loss = offered.data, offered.public, offered.loss
     local = given.get("local", False)
     refuse_alone(world, given, local)
     if (training.privacy.unit == "user") != (users is not None):
@@ -109,8 +118,7 @@ def _prepared(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
         )
     number = examples_of(world, data, training, local)
-    problem = replace(Problem.of(model, data, public, loss), examples=number)
-    plan = decide(training, problem)
+    plan = decide(training, replace(Problem.of(model, data, public, loss), examples=number))
     seen = sample(data)
     why_not = world.gather(earlier.why_not(model, seen))
     refuse_unlike(
@@ -129,15 +137,7 @@ def _prepared(
         sampler = own_users(world, sampler, users)
     draws = Draws(sampler, coins, (0, 1) if local else (world.rank, world.size))
     loader = _loader(data, draws, plan, device, world)
-    job = Job(
-        model=learner,
-        loss=at_precision(over_views(loss, training.train.views), training.train.precision, device),
-        plan=plan,
-        noise=noise,
-        world=world,
-        public=public,
-        diagnose=given.get("diagnose", False),
-    )
+    job = offered.job(learner, loss, plan, noise, world, diagnose=given.get("diagnose", False))
     step = Step(
         plan.training.method.engine(job),
         loader,
@@ -150,6 +150,7 @@ def _prepared(
         world=world,
         whitened=ready.whitened,
     )
+    step.held = offered.held
     step.writer.ledger.data = sealed(training, given.get("source"), seen, world)
     for why in filter(None, why_not):
         step.writer.void(why)
@@ -211,21 +212,20 @@ def train(
     model: nn.Module,
     data: Any,
     *,
-    test: Any = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     on_step: Callable[[StepResult, Batch], None] | None = None,
     **options: Unpack[Arguments],
 ) -> Fitted:
     """Train a model and say what the result guarantees.
 
-    `test` are held-out examples (x, y). The accuracy on them is measured after each epoch. They
-    should not overlap with `data`: accuracy on training data is private. The other arguments are
-    those of `prepare`.
+    `test` are held-out examples, in the form of `data`. The metric on them (`metric`) is measured
+    after each epoch. They should not overlap with `data`: what is measured on training data is
+    private. The other arguments are those of `prepare`.
     """
     step, loader = prepare(model, data, **options)
     if on_epoch is not None or on_step is not None:
         step.export("what callbacks saw on the way")
-    return fit(model, step, loader, test=test, on_epoch=on_epoch, on_step=on_step)
+    return fit(model, step, loader, on_epoch=on_epoch, on_step=on_step)
 
 
 def fit(
@@ -233,14 +233,13 @@ def fit(
     step: Step,
     loader: Loader,
     *,
-    test: Any = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     on_step: Callable[[StepResult, Batch], None] | None = None,
     tally: Tally | None = None,
 ) -> Fitted:
     """Run a prepared step over its loader.
 
-    Where the run has said that only the last iterate leaves, accuracy is measured at the end alone.
+    Where the run has said that only the last iterate leaves, nothing is measured before the end.
     A run that goes on within an epoch has a tally of it.
     """
     history: list[dict[str, Any]] = []
@@ -253,14 +252,14 @@ def fit(
             tally.add(result)
             if (batch.step + 1) % loader.batches == 0:
                 last = batch.step + 1 == loader.steps
-                shown = test is not None and (last or not hidden)
+                shown = step.held.test is not None and (last or not hidden)
                 if shown and not last:
-                    step.export("the accuracy after each epoch")
+                    step.export(f"the {step.held.name} after each epoch")
                 record: dict[str, Any] = {
                     "epoch": batch.epoch + 1,
                     "step": batch.step + 1,
                     **tally.taken(),
-                    "accuracy": accuracy(model, test) if shown else None,
+                    **step.held.record(model if shown else None),
                 }
                 if result.diagnostics is not None:
                     record["diagnostics"] = vars(result.diagnostics)
@@ -280,5 +279,10 @@ def fit(
     finally:
         model.eval()
     step.finish()
-    ledger = copy.deepcopy(step.writer.ledger)
-    return Fitted(model=model, privacy=step.privacy(), _ledger=ledger, history=history)
+    return Fitted(
+        model=model,
+        privacy=step.privacy(),
+        _ledger=copy.deepcopy(step.writer.ledger),
+        history=history,
+        judge=step.held.judge,
+    )

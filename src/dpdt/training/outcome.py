@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from dpdt.accounting import Privacy
-from dpdt.models.loss import accuracy
 from dpdt.runs import Run
 from dpdt.training.recorder import Recorder
 from dpdt.training.step import Step
@@ -21,7 +20,8 @@ class Outcome:
     """What a run came to; `finished` is false if it was interrupted."""
 
     run: Path
-    accuracy: float | None  # None: nothing but the last iterate may be seen, and this is not it
+    metric: str  # what the model is judged by
+    value: float | None  # None: nothing but the last iterate may be seen, or nothing is held out
     epochs: float
     steps: int
     seconds: float
@@ -33,16 +33,15 @@ class Outcome:
     status: int  # of a command: 0, or 128 and the number of the signal that interrupted it
 
     @classmethod
-    def of(
-        cls, path: Path, learner: nn.Module, test: Any, recorder: Recorder, status: int
-    ) -> Outcome:
+    def of(cls, path: Path, learner: nn.Module, recorder: Recorder, status: int) -> Outcome:
         """What a run came to that has ended, with a command's status."""
         step, finished = recorder.step, status == 0
         shown = finished or step.plan.training.privacy.release != "last"
         ledger = step.writer.ledger
         return cls(
             run=path,
-            accuracy=accuracy(learner, test) if shown else None,
+            metric=step.held.name,
+            value=step.held(learner) if shown else None,
             epochs=ledger.epochs,
             steps=ledger.steps,
             seconds=recorder.seconds,
@@ -54,10 +53,16 @@ class Outcome:
             status=status,
         )
 
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy, if it is what the model is judged by."""
+        return self.value if self.metric == "accuracy" else None
+
     def as_json(self) -> dict[str, Any]:
         return {
             "run": str(self.run),
             "accuracy": self.accuracy,
+            "metric": {"name": self.metric, "value": self.value},
             "epochs": self.epochs,
             "steps": self.steps,
             "seconds": round(self.seconds, 3),

@@ -1,4 +1,4 @@
-"""A live progress line: epoch, loss, accuracy, ε so far, time left. Silent when not a terminal."""
+"""A live progress line: epoch, loss, metric, ε so far, time left. Silent when not a terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def counting(what: str, total: int, *, enabled: bool) -> Iterator[Callable[..., 
 
 
 class Display:
-    def __init__(self, steps: int, epochs: int, enabled: bool):
+    def __init__(self, steps: int, epochs: int, enabled: bool, metric: str):
         console = Console(file=sys.stderr)
         self.enabled = enabled and console.is_terminal
         self.epochs = epochs
@@ -41,7 +41,7 @@ class Display:
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(),
             TextColumn(
-                "loss {task.fields[loss]:.3f}  accuracy {task.fields[accuracy]}  "
+                "loss {task.fields[loss]:.3f}  " + metric + " {task.fields[measured]}  "
                 "ε {task.fields[epsilon]}  left"
             ),
             TimeRemainingColumn(),
@@ -50,7 +50,7 @@ class Display:
             transient=True,
         )
         self.task = self.progress.add_task(
-            "train", total=steps, epoch=0, epochs=epochs, loss=0.0, accuracy="-", epsilon="0"
+            "train", total=steps, epoch=0, epochs=epochs, loss=0.0, measured="-", epsilon="0"
         )
 
     def __enter__(self) -> Display:
@@ -65,7 +65,7 @@ class Display:
     def step(self, epoch: int, loss: float) -> None:
         self.progress.update(self.task, advance=1, epoch=epoch + 1, loss=loss)
 
-    def epoch(self, accuracy: float | None, epsilon: float | None) -> None:
-        self.progress.update(self.task, accuracy="-" if accuracy is None else f"{accuracy:.3f}")
+    def epoch(self, measured: float | None, epsilon: float | None) -> None:
+        self.progress.update(self.task, measured="-" if measured is None else f"{measured:.3f}")
         if epsilon is not None:
             self.progress.update(self.task, epsilon=shown(epsilon, ROUND_CEILING))

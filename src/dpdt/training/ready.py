@@ -57,7 +57,7 @@ class Ready:
             linear = linear_layer(learner) is not None
             found = rate.reach_of(
                 learner,
-                rate.typical(inputs, data),
+                rate.typical(inputs, data, learner),
                 by_name=by_name,
                 grown=1.0 if linear else rate.GROWN,
             )

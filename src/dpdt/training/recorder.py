@@ -126,7 +126,7 @@ class Recorder:
             known = None if epsilon == math.inf else epsilon
             more = {"epsilon": known, "claimed": claimed, "seconds": self.seconds}
             self.folder.metrics({**record, **more})
-            self.display.epoch(record["accuracy"], epsilon)
+            self.display.epoch(record[self.step.held.name], epsilon)
 
     def on_step(self, result: StepResult, batch: Batch) -> None:
         self.nonfinite += result.nonfinite

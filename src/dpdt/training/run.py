@@ -77,6 +77,7 @@ class Assembled:
     public: Any
     planted: Planted | None
     start: str  # a hash of the model before the first step
+    task: str  # what the model is trained for
 
     @classmethod
     def of(
@@ -113,6 +114,7 @@ class Assembled:
             public=public,
             planted=planted,
             start=model_hash(model),
+            task=models.task(config.model, facts).name,
         )
 
     @property
@@ -138,6 +140,8 @@ class Assembled:
             self.data,
             users=self.examples.users,
             public=self.public,
+            test=self.examples.test,
+            task=self.task,
             absent=planted.absent if planted else None,
             pulls=planted.pulls if planted else None,
             using=config.training,
@@ -233,7 +237,7 @@ def _run(
             if ready.planted:
                 folder.write_canaries(ready.planted.record())
             step.writer.open(folder.ledger_path)
-        display = Display(loader.steps, config.train.epochs, show_progress)
+        display = Display(loader.steps, config.train.epochs, show_progress, step.held.name)
         with display, Interrupt() as interrupt:
             recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
             if not resume:
@@ -243,7 +247,7 @@ def _run(
                     recorder.resume(state)
                 finished = _fit(ready, step, loader, recorder)
                 status = 0 if finished else 128 + interrupt.number
-                outcome = Outcome.of(path, ready.learner, ready.examples.test, recorder, status)
+                outcome = Outcome.of(path, ready.learner, recorder, status)
                 if folder is not None:
                     outcome.keep(folder, ready.model, step, kept)
             except CannotWrite as error:
@@ -259,7 +263,6 @@ def _fit(ready: Assembled, step: Step, loader: Loader, recorder: Recorder) -> bo
             ready.learner,
             step,
             loader,
-            test=ready.examples.test,
             on_epoch=recorder.on_epoch,
             on_step=recorder.on_step,
             tally=recorder.tally,

@@ -33,6 +33,7 @@ from dpdt.ledger import LedgerWriter
 from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Engine
 from dpdt.methods.plan import Plan
+from dpdt.models.metrics import Held
 from dpdt.noise import Randomness, Single
 from dpdt.training import earlier
 from dpdt.training.device import repeatable
@@ -44,6 +45,8 @@ from dpdt.weights import hash_of_model
 
 class Step(Single):
     """Takes one step of a method for each batch of its loader, and keeps the ledger."""
+
+    held: Held  # held-out examples, and what a model is judged by on them
 
     def __init__(
         self,
@@ -68,11 +71,9 @@ class Step(Single):
         self.run = secrets.token_hex(16)  # which run this is; says nothing about it
         self._identity, self.seen = identity, seen
         self._trained = [p for p in learner.parameters() if p.requires_grad]
-        self._left = self._weights()
-        self._model, self._start = model, earlier.weights_of(model)
+        self._left, self._model, self._start = self._weights(), model, earlier.weights_of(model)
         self._recorded = 0  # steps before this number stand in the ledger already
-        self._shown = False  # what was guaranteed so far has been asked for
-        self._finished = False
+        self._finished, self._shown = False, False  # what was guaranteed so far was asked for
         loader.announce = self._turns.recorded(self._record)
 
     def __call__(self, batch: Batch) -> StepResult:

@@ -36,7 +36,7 @@ from dpdt.runs import Run, is_run
 from dpdt.runs.tune import Tune, opened
 from dpdt.training.candidates import Candidate, planned
 from dpdt.training.depends import depends_on, refuse_changes
-from dpdt.training.grid import AtHand
+from dpdt.training.grid import AtHand, refuse_other_metrics
 from dpdt.training.run import Assembled, run
 
 LEAST, MOST = 0.1, 1000.0  # runs on average
@@ -91,6 +91,7 @@ def tune(
         raise InputError(
             f"{path}: already exists; a tune never overwrites a run, choose a new name"
         )
+    refuse_other_metrics(found[0].config)
     examples = AtHand()
     number = _held_out(examples, found[0].config)
     noise = math.sqrt(number) / 2.0 if noise is None else noise

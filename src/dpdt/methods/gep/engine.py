@@ -33,7 +33,7 @@ from dpdt.ledger import Setting
 from dpdt.mechanism import Columns, full_precision, perturbed
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer, restore, saved
-from dpdt.methods.public import classes_of
+from dpdt.methods.public import classes_of, labelled
 from dpdt.noise import Single
 
 if TYPE_CHECKING:
@@ -55,10 +55,11 @@ class GepEngine(Single):
         self.layout = Layout(model, "model")
         expected = -(-job.plan.header.auxiliaries // job.world.size)
         self.executor = Executor(model, job.loss, self.layout, auxiliaries=expected, seed=job.seed)
-        classes = classes_of(model, public, method.name)
+        classes = classes_of(model, public, method.name, by_name=job.by_name)
         drawn = np.random.default_rng((job.seed, 4)).integers(classes, size=count(public))
         # labels at random: none are public
-        self.anchors = on_device((public, torch.from_numpy(drawn)), self.layout.place)
+        anchors = labelled(public, torch.from_numpy(drawn), by_name=job.by_name)
+        self.anchors = on_device(anchors, self.layout.place)
         self.groups = _groups(self.layout, method.groups)
         most = sum(min(count(public), g.stop - g.start) for g in self.groups)
         if method.directions > most:

@@ -22,7 +22,7 @@ from dpdt.ledger import Setting
 from dpdt.mechanism import full_precision, perturbed
 from dpdt.methods.method import Job
 from dpdt.methods.optimizers import optimizer
-from dpdt.methods.public import classes_of
+from dpdt.methods.public import classes_of, labelled, said
 from dpdt.noise import Single
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class PateEngine(Single):
         self.noise, self.train = job.noise, plan.training.train
         self.steps = 0
         self.start = copy.deepcopy(model)
-        classes = classes_of(model, self.public, method.name)
+        self.by_name = job.by_name
+        classes = classes_of(model, self.public, method.name, by_name=job.by_name)
         self.queries = plan.steps - method.teachers
         self.limit = sum(n for s, n in plan.runs if s.clip[1])  # answers that are paid for
         self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
@@ -111,7 +112,8 @@ class PateEngine(Single):
             loss = self._fit(teacher, own, self.method.teacher_epochs, number)
         with torch.no_grad():
             queries = take(self.public, torch.arange(self.queries))
-            winners: Tensor = teacher(tree_map(torch.clone, queries)).argmax(-1)
+            queries = tree_map(torch.clone, queries)
+            winners = said(teacher, queries, by_name=self.by_name).argmax(-1)
         return winners.cpu(), loss
 
     def _ask(self, query: int, setting: Setting) -> None:
@@ -132,9 +134,8 @@ class PateEngine(Single):
             return 0.0
         chosen = torch.tensor(list(self.answers))
         labels = torch.tensor(list(self.answers.values()), device=self.device)
-        return self._fit(
-            self.model, (take(self.public, chosen), labels), self.train.epochs, self.steps
-        )
+        examples = labelled(take(self.public, chosen), labels, by_name=self.by_name)
+        return self._fit(self.model, examples, self.train.epochs, self.steps)
 
     def _fit(self, model: nn.Module, data: Data, epochs: int, number: int) -> float:
         """Plain training; returns the last loss."""
