@@ -187,7 +187,7 @@ def test_a_model_that_takes_more_than_inputs_is_refused_with_its_error():
     def loss(model, batch):
         return nn.functional.cross_entropy(model(*batch), batch[1])
 
-    with pytest.raises(InputError, match=r"calls the model on inputs alone.*'y'"):
+    with pytest.raises(InputError, match=r"the model makes of inputs alone.*'y'"):
         prepare(Two(6, 3), (X, Y), loss=loss, epsilon=3.0, epochs=2, batch_size=20)
 
 

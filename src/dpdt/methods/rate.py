@@ -102,19 +102,22 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False, grown: fl
 
 
 def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool) -> Tensor:
+    import torch
     from torch.func import functional_call
 
     try:
         args = ((), one) if by_name else ((one,), {})
         found = functional_call(model, theta, *args)
         outputs: Tensor = found.logits if by_name else found
+        if not isinstance(outputs, torch.Tensor):
+            raise TypeError(f"it gives a {type(outputs).__name__}, not one tensor")
         if not outputs.requires_grad:
             raise TypeError("its outputs do not depend on what is trained")
         return outputs
     except Exception as error:  # a model of the user's own can fail in any way
         raise InputError(
-            "method.lr: 'auto' calls the model on inputs alone and needs a tensor of outputs, "
-            f"which failed ({error}); give numbers for lr and penalty"
+            "method.lr: 'auto' tries what the model makes of inputs alone, which failed "
+            f"({error}); give numbers for lr and penalty"
         ) from error
 
 
@@ -144,8 +147,8 @@ def typical(public: Any, data: Any, model: nn.Module) -> Data:
         if not tables:
             raise InputError(
                 "method.lr: 'auto' needs public inputs here, since the inputs are whole numbers "
-                "and the model has no table of tokens; give data.public (public=… in Python), or "
-                "numbers for lr and penalty"
+                "and the model has no table of tokens; give data.public (public=… in Python), "
+                "numbers for lr and penalty, or inputs that are no tokens as floats, x.float()"
             )
         return torch.randint(tables[0], shape, generator=generator).to(t)
 
