@@ -5,9 +5,10 @@
 
 Every case is a data set as it is, or with the mean of every pixel taken off: then centring brings
 nothing. `none` has no public inputs. `none, clip by R` has none, and a clip of 0.1·R/√2, with R the
-norm of a random input from −1 to 1 with its bias: gradients are then clipped as if inputs had norm
-1. `centred` has 270 public inputs, of which the mean alone is used. `public` is the package with
-them. Lines of JSON are in benchmarks/out/public.jsonl. No test image is looked at.
+norm of a random input from −1 to 1 with its bias. The others have 270 public inputs. `public` is
+the package: inputs have norm 4. `norm 1` is the same with inputs of norm 1 and a clip of 0.1.
+`centred` takes the mean of public inputs alone. Lines of JSON are in benchmarks/out/public.jsonl.
+No test image is looked at.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from dpdt import data, train
-from dpdt.methods.dpdt.whitening import Whitening
+from dpdt.methods.dpdt.whitening import NORM, Whitening
 from dpdt.models.loss import accuracy
 
 OUT = Path(__file__).parent / "out" / "public.jsonl"
 PUBLIC, HELD, DELTA = 270, 6_000, 1e-5
 EPOCHS, RATE = 40, 0.1  # of the examples in a mini-batch
-WAYS = ("none", "none, clip by R", "centred", "public")
+WAYS = ("none", "none, clip by R", "norm 1", "centred", "public")
 WHITENED = Whitening.of
 
 
@@ -79,19 +80,26 @@ def parts(case: Case) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Ten
 
 
 def _centring(cls: type[Whitening], public: Tensor) -> Whitening:
-    found = replace(WHITENED(public), scale=1.0)
-    found = replace(found, factors=torch.ones_like(found.factors))
+    found = WHITENED(public)
+    found = replace(found, factors=torch.ones_like(found.factors), scale=1.0)
     length = float(torch.linalg.vector_norm(found.apply(public.flatten(1)), dim=1).mean())
-    return replace(found, scale=1.0 / length)
+    return replace(found, scale=NORM / length)
+
+
+def _short(cls: type[Whitening], public: Tensor) -> Whitening:
+    found = WHITENED(public)
+    return replace(found, scale=found.scale / NORM)
 
 
 def run(case: Case, way: str, seed: int) -> dict[str, Any]:
     own, held, others = parts(case)
     width = own[0].shape[1]
     order = torch.randperm(len(others), generator=torch.Generator().manual_seed(seed + 100))
-    public = others[order[:PUBLIC]] if way in ("centred", "public") else None
-    clip = 0.1 * math.sqrt((width / 3.0 + 1.0) / 2.0) if way == "none, clip by R" else 0.1
-    Whitening.of = classmethod(_centring) if way == "centred" else WHITENED
+    public = None if way.startswith("none") else others[order[:PUBLIC]]
+    by_reach = 0.1 * math.sqrt((width / 3.0 + 1.0) / 2.0)
+    clip: Any = {"none, clip by R": by_reach, "norm 1": 0.1}.get(way, "auto")
+    other = {"norm 1": classmethod(_short), "centred": classmethod(_centring)}
+    Whitening.of = other.get(way, WHITENED)
     torch.manual_seed(seed)
     model = nn.Linear(width, len(case.classes) or 10)
     train(
