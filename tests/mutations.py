@@ -1805,6 +1805,20 @@ ENGINES = [
         (METHODS,),
     ),
     Mutation(
+        "methods/rate.py",
+        "gradients on whitened inputs are clipped as others",
+        "return WHITENED_CLIP if whitened else CLIP",
+        "return CLIP",
+        (RULE,),
+    ),
+    Mutation(
+        "methods/dpdt/whitening.py",
+        "whitened inputs are so short that the bias gets half of the noise",
+        "scale=NORM / (length or 1.0)",
+        "scale=1.0 / (length or 1.0)",
+        (WHITENING,),
+    ),
+    Mutation(
         "methods/dpdt/whitening.py",
         "whitening is fitted to other inputs than the public ones",
         "self.whitening = Whitening.of(public.to(outer.weight))",
