@@ -30,9 +30,8 @@ step, loader = dpdt.prepare(
     noise={"linear": 0.02, "norm": 0.01},
     clip_schedule={"kind": "steps", "epochs": [2], "factors": [2, 1]},
 )
-for batch in loader:
-    result = step(batch)
-    if (batch.step + 1) % 4 == 0:
-        print(f"epoch {batch.epoch + 1}  loss {result.loss:.3f}  ε {step.privacy().epsilon:.3g}")
-step.finish()
-print(step.privacy())
+for epoch in range(3):  # the loader yields one epoch each time
+    for batch in loader:
+        result = step(batch)
+    print(f"epoch {epoch + 1}  loss {result.loss:.3f}  ε {step.privacy().epsilon:.3g}")
+print(step.privacy())  # the step has ended the run after its last batch

@@ -55,6 +55,10 @@ class Mutation:
 
 
 AHEAD = "tests/training/test_ahead.py"
+CALLBACKS = "tests/training/test_callbacks.py"
+OWN = "tests/training/test_own.py"
+IN_PYTHON = "tests/training/test_kept.py"
+OPTIMIZERS = "tests/methods/test_optimizers.py"
 TABLES = "tests/data/test_tables.py"
 ELSEWHERE = "tests/training/test_devices.py"
 PRECISION = "tests/algorithm/test_precision.py"
@@ -63,6 +67,7 @@ AUGMENT = "tests/training/test_augment.py"
 BOUND = "tests/algorithm/test_bound.py"
 TAPS = "tests/algorithm/test_taps.py"
 CALIBRATE = "tests/accounting/test_calibrate.py"
+EXPLORE = "tests/report/test_explore.py"
 ALLOCATE = "tests/accounting/test_allocate.py"
 ALLOCATION = "tests/methods/test_allocation.py"
 BUDGET = "tests/releasing/test_budget.py"
@@ -955,9 +960,9 @@ SAMPLING = [
         (AUGMENT,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/offered.py",
         "views without their loss",
-        "over_views(loss, training.train.views)",
+        "over_views(loss, train.views)",
         "over_views(loss, 1)",
         (AUGMENT,),
     ),
@@ -1201,6 +1206,20 @@ EXECUTOR = [
         "slopes are not compared where places are",
         "            yield call.slope\n",
         "",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/gradients.py",
+        "slopes are those of the mean over micro-batches",
+        "torch.autograd.grad(values.sum(), leaves",
+        "torch.autograd.grad(values.mean(), leaves",
+        (TAPS,),
+    ),
+    Mutation(
+        "algorithm/trials.py",
+        "a model that draws is mapped as if it did not",
+        "    if drawn:\n",
+        "    if False:\n",
         (TAPS,),
     ),
     Mutation(
@@ -1781,9 +1800,23 @@ ENGINES = [
     Mutation(
         "methods/pate/engine.py",
         "a teacher can rewrite the queries of the next",
-        "teacher(tree_map(torch.clone, queries))",
-        "teacher(queries)",
+        "            queries = tree_map(torch.clone, queries)\n",
+        "",
         (METHODS,),
+    ),
+    Mutation(
+        "methods/rate.py",
+        "gradients on whitened inputs are clipped as others",
+        "return WHITENED_CLIP if whitened else CLIP",
+        "return CLIP",
+        (RULE,),
+    ),
+    Mutation(
+        "methods/dpdt/whitening.py",
+        "whitened inputs are so short that the bias gets half of the noise",
+        "scale=NORM / (length or 1.0)",
+        "scale=1.0 / (length or 1.0)",
+        (WHITENING,),
     ),
     Mutation(
         "methods/dpdt/whitening.py",
@@ -2267,24 +2300,108 @@ STEPS = [
         (SEEDS,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/watching.py",
+        "a callback that sees private numbers stops a run",
+        "stop |= asks and not callback.private",
+        "stop |= asks",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/watching.py",
+        "every callback is shown private numbers",
+        "told = everything if callback.private else Record(public)",
+        "told = everything",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/callbacks.py",
+        "a run stops early by its own training data",
+        "if facts.same(self.public):",
+        "if False:",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/own.py",
+        "a loop of one's own does not end its run",
+        "            self.finish()\n        return result",
+        "            pass\n        return result",
+        (OWN,),
+    ),
+    Mutation(
+        "training/own.py",
+        "the loader runs on into the next epoch",
+        "loader.until((loader.position // loader.batches + 1) * loader.batches)",
+        "loader.until(loader.steps)",
+        (OWN,),
+    ),
+    Mutation(
+        "training/own.py",
+        "nothing is trained after the last epoch, in silence",
+        "if loader.position >= loader.steps:",
+        "if False:",
+        (OWN,),
+    ),
+    Mutation(
+        "training/kept.py",
+        "a run in Python repeats its noise",
+        "repeats=False,",
+        "repeats=True,",
+        (IN_PYTHON,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "an optimizer may compute the loss again",
+        '    if _needed(made):\n        raise InputError(\n            f"optimizer:',
+        '    if False:\n        raise InputError(\n            f"optimizer:',
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "an optimizer may hold other tensors",
+        "if sorted(held) != sorted(map(id, parameters)):",
+        "if False:",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "a scheduler may follow a number",
+        '    if _needed(made):\n        raise InputError(\n            f"scheduler:',
+        '    if False:\n        raise InputError(\n            f"scheduler:',
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "a run goes on with the state of another optimizer",
+        'if state["kind"] != (mine := _kind(optimizer, scheduler)):',
+        "if False:",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "training/behind.py",
+        "noise is correlated for an optimizer that nobody knows",
+        "if method.noise_bands == AUTO:",
+        "if False:",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "training/watching.py",
         "what callbacks saw is not recorded",
-        '        step.export("what callbacks saw on the way")\n',
-        "        pass\n",
+        '            step.export("what callbacks saw on the way")\n',
+        "            pass\n",
         (LAST,),
     ),
     Mutation(
         "training/loop.py",
         "accuracies after each epoch are not recorded",
-        '                    step.export("the accuracy after each epoch")\n',
+        '                    step.export(f"the {step.held.name} after each epoch")\n',
         "                    pass\n",
         (LAST, STEP),
     ),
     Mutation(
         "training/loop.py",
         "accuracies are shown though only the last iterate leaves",
-        "shown = test is not None and (last or not hidden)",
-        "shown = test is not None",
+        "shown = step.held.test is not None and (last or not hidden)",
+        "shown = step.held.test is not None",
         (LAST,),
     ),
     Mutation(
@@ -3321,8 +3438,8 @@ ACCOUNTING = [
     Mutation(
         "accounting/calibrate.py",
         "the noise is rounded down",
-        "straight = not straight\n    return high",
-        "straight = not straight\n    return low",
+        "first, second = second, middle\n    return high",
+        "first, second = second, middle\n    return low",
         (COMPOSITION, CALIBRATE),
     ),
     Mutation(
@@ -3331,6 +3448,69 @@ ACCOUNTING = [
         "if spent(middle) > target else (low, middle)",
         "if spent(middle) > 1.01 * target else (low, middle)",
         (COMPOSITION, CALIBRATE),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "an estimate is taken for what was accounted",
+        "found = _searched(epsilon, spent, start, stride, tolerance) if math.isfinite(start) else",
+        "found = start if math.isfinite(start) else",
+        (CALIBRATE,),
+    ),
+    Mutation(
+        "accounting/calibrate.py",
+        "a start that misses the target is kept",
+        "if target * (1.0 - tolerance) <= spent(start) <= target:",
+        "if target * (1.0 - tolerance) <= spent(start) <= 1.5 * target:",
+        (CALIBRATE,),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer answers by any name",
+        "if host not in hosts or (",
+        "if (",
+        (f"{EXPLORE}::test_another_host_is_refused",),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer answers other sites",
+        '(origin is not None and origin != f"http://{host}")',
+        "False",
+        (f"{EXPLORE}::test_another_origin_is_refused",),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer needs no token",
+        'return hmac.compare_digest(token.encode("utf-8", "replace"), self._token.encode())',
+        "return True",
+        (f"{EXPLORE}::test_who_has_not_the_token_is_refused",),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer listens on every network",
+        'HOST = "127.0.0.1"',
+        'HOST = "0.0.0.0"',
+        (f"{EXPLORE}::test_it_listens_on_loopback_alone_and_answers_who_has_the_address",),
+    ),
+    Mutation(
+        "report/exploring.py",
+        "the explorer accounts at another δ",
+        "account(ledger, asked.delta, allow",
+        "account(ledger, asked.delta * 2, allow",
+        (f"{EXPLORE}::test_the_numbers_are_those_of_the_command_and_of_the_file",),
+    ),
+    Mutation(
+        "report/choices.py",
+        "the copied command leaves an override out",
+        "for change in self.overrides + changes:",
+        "for change in changes:",
+        (f"{EXPLORE}::test_the_numbers_are_those_of_the_command_and_of_the_file",),
+    ),
+    Mutation(
+        "report/explorer.py",
+        "what is refused leaves the settings to copy",
+        'return [refused, [], "", "", "", None]',
+        'return [refused, [], no_update, no_update, "", None]',
+        (f"{EXPLORE}::test_whatever_is_typed_is_a_position_or_one_sentence",),
     ),
     Mutation(
         "accounting/calibrate.py",
@@ -3703,7 +3883,7 @@ RUNS = [
         (METHODS_ALL,),
     ),
     Mutation(
-        "training/recorder.py",
+        "training/spent.py",
         "an ε is written where nothing is guaranteed",
         "return (bound.epsilon if bound.valid else math.inf), None",
         "return bound.epsilon, None",
@@ -4079,10 +4259,10 @@ TAPPED = [
         ("tests/test_mutants.py::TestCore",),
     ),
     Mutation(
-        "algorithm/taps.py",
+        "algorithm/trials.py",
         "a second path to the loss is not looked for",
-        "            wrong |= self._used_elsewhere(model, loss, data, keyed, weights)\n",
-        "",
+        "            wrong |= _used_elsewhere(taps, model, loss, alone, _row(keyed, row), weights)",
+        "            pass",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
@@ -4100,17 +4280,17 @@ TAPPED = [
         ("tests/test_mutants.py::TestLattice",),
     ),
     Mutation(
-        "algorithm/taps.py",
+        "algorithm/trials.py",
         "taps that are wrong are used",
-        '                        wrong.add(name.rpartition(".")[0])\n',
-        "                        pass\n",
+        '                    wrong.add(name.rpartition(".")[0])\n',
+        "                    pass\n",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
         "algorithm/taps.py",
         "other layers are called than on made-up inputs",
-        "            elif heard.names != self.names:\n",
-        "            elif False:\n",
+        "            if heard.names != self.names:\n",
+        "            if False:\n",
         ("tests/algorithm/test_taps.py",),
     ),
     Mutation(
@@ -4380,10 +4560,84 @@ PAGES = [
     ),
 ]
 
+FIRST_HOUR = ("tests/training/test_first_hour.py",)
+GIVEN = [
+    Mutation(
+        "data/each.py",
+        "a collate function sees an example and its neighbour",
+        "self.collate([self.source[number]])",
+        "self.collate([self.source[number], self.source[(number + 1) % len(self.source)]])",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/each.py",
+        "an example may have another shape or type than the others",
+        "if form_of(one) != self.form:",
+        "if False:",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/each.py",
+        "what is read may depend on what was read before",
+        "if not same or not all(map(same_bits, leaves(first), leaves(again))):",
+        "if not same:",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/given.py",
+        "a Dataset is read as it is, and torch finds a type for each batch",
+        "    return Each(data, what, collate)\n\n\ndef _of_loader",
+        "    return data\n\n\ndef _of_loader",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/given.py",
+        "a sampler of one's own is passed over",
+        "if not plain or sampler.data_source is not loader.dataset:",
+        "if False:",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/frames.py",
+        "categories are those that occur",
+        "np.arange(len(declared))",
+        "np.unique(codes)",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "models/loss.py",
+        "targets are broadcast over outputs, so that examples meet",
+        "            targets = numberwise(outputs, targets)\n        elif",
+        "            targets = targets.to(outputs.dtype)\n        elif",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "models/loss.py",
+        "class weights are divided away",
+        "            self.by_example = True\n",
+        "            self.module.reduction = 'mean'\n",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "models/trial.py",
+        "held-out examples are first looked at when they are measured",
+        "if test is not None and count(test):",
+        "if False:",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "models/suits.py",
+        "targets that no output stands for are trained on",
+        "if y.numel() and not bool(((y >= 0) & (y <= most)).all()):",
+        "if False:",
+        FIRST_HOUR,
+    ),
+]
+
 MUTATIONS = [
     *MECHANISM, *STREAM, *LEDGERS, *SAMPLING, *EXECUTOR, *ENGINES, *STEPS, *PLANS, *ACCOUNTING,
     *HIDDEN, *RUNS, *DEVICES, *FEATURES, *RANKS, *TAPPED, *USED, *RELEASES,
-    *TUNES, *PAGES,
+    *TUNES, *PAGES, *GIVEN,
 ]  # fmt: skip
 
 

@@ -266,8 +266,9 @@ class Test5Convex:
                 step(first)
         assert 0 < float((sums[0] - sums[1]).norm()) <= 2 * bound / 4  # 4 in a micro-batch
 
-    @pytest.mark.parametrize("labels", [
-        lambda y: F.one_hot(y, 3).float(), lambda y: torch.where(y == 0, -100, y)])
+    @pytest.mark.parametrize(
+        "labels", [lambda y: F.one_hot(y, 3).float(), lambda y: torch.where(y == 0, -100, y)]
+    )
     def test_labels_must_be_class_numbers(self, labels):
         x, y = examples()
         given = (x, labels(y))

@@ -1268,8 +1268,8 @@ class TestStep:
         assert other.writer.ledger.voids == ["something was found"]
 
     def test_accuracies_on_the_way_are_recorded(self):
-        step, loader = self.begun()
-        fit(step.engine.model, step, loader, test=examples(seed=2))
+        step, loader = self.begun(test=examples(seed=2))
+        fit(step.engine.model, step, loader)
         assert step.writer.ledger.exports == ["the accuracy after each epoch"]
 
     def test_an_interrupted_loop_ends_its_ledger(self):
@@ -1413,8 +1413,9 @@ class TestStep:
                 raise RuntimeError("not now")
             return F.cross_entropy(model(batch[0]), batch[1])
 
-        fails = [True]
+        fails = []
         step, loader = self.begun(loss=loss)
+        fails.append(True)
         batch = next(iter(loader))
         with pytest.raises(RuntimeError, match="not now"):
             step(batch)

@@ -13,7 +13,10 @@ if TYPE_CHECKING:  # for editors: at run time each is imported on first use
     from dpdt.releasing.loading import load
     from dpdt.releasing.making import release
     from dpdt.releasing.verify import verify
-    from dpdt.training.loop import prepare, train
+    from dpdt.training.callbacks import Callback, EarlyStopping, Logger, TensorBoard
+    from dpdt.training.fitted import Fitted, Interrupted
+    from dpdt.training.loop import train
+    from dpdt.training.own import prepare
 
 __version__ = "0.1.0"
 
@@ -22,7 +25,13 @@ _HOMES = {
     "release": "dpdt.releasing.making",
     "verify": "dpdt.releasing.verify",
     "train": "dpdt.training.loop",
-    "prepare": "dpdt.training.loop",
+    "prepare": "dpdt.training.own",
+    "Fitted": "dpdt.training.fitted",
+    "Interrupted": "dpdt.training.fitted",
+    "Callback": "dpdt.training.callbacks",
+    "EarlyStopping": "dpdt.training.callbacks",
+    "Logger": "dpdt.training.callbacks",
+    "TensorBoard": "dpdt.training.callbacks",
     "make_private_ready": "dpdt.algorithm.readiness",
     "account": "dpdt.accounting",
     "Privacy": "dpdt.accounting",
@@ -31,9 +40,15 @@ _HOMES = {
     "load": "dpdt.releasing.loading",
 }
 __all__ = [
+    "Callback",
+    "EarlyStopping",
+    "Fitted",
     "InputError",
+    "Interrupted",
     "Ledger",
+    "Logger",
     "Privacy",
+    "TensorBoard",
     "account",
     "load",
     "make_private_ready",

@@ -1,9 +1,11 @@
 import pytest
 
 from dpdt import account, config
-from dpdt.accounting import by_name
+from dpdt.accounting import by_name, cost
 from dpdt.accounting.calibrate import calibrate, scaled
+from dpdt.accounting.composition import Composition
 from dpdt.errors import InputError
+from dpdt.methods import plan
 from dpdt.report.privacy import first_epochs
 
 from .test_composition import BASE, ledger, planned
@@ -90,3 +92,46 @@ def test_there_is_no_claim_about_a_run_that_the_bound_is_not_about():
     with pytest.raises(InputError, match="for mini-batches of a partition"):
         calibrate(run, 1.0, 1e-5, accountant=by_name("paper"), claimed=True)
     assert calibrate(run, 8.0, 1e-5, claimed=True) == pytest.approx(1.0, rel=1e-3)
+
+
+SAMPLED = ("train.batch_size=64", "train.epochs=5", "privacy.epsilon=1.0")
+
+
+@pytest.mark.parametrize("lie", [0.5, 0.999, 1.001, 3.0, float("nan")])
+def test_an_estimate_that_is_wrong_costs_time_and_no_privacy(lie, monkeypatch):
+    run, honest = planned("digits", *SAMPLED), cost.Cost.about
+    monkeypatch.setattr(cost.Cost, "about", lambda *a: lie * honest(*a))
+    judge = Composition(coarse=True)  # which is faster
+    factor = calibrate(run, 2.0, 1e-5, accountant=judge)
+    assert 2.0 * (1 - 1e-4) <= judge.guarantee(scaled(run, factor), 1e-5).epsilon <= 2.0
+
+
+@pytest.mark.parametrize("lie", [0.0, 100.0, float("inf"), float("nan")])
+def test_a_guess_that_is_wrong_costs_time_alone(lie, monkeypatch):
+    run, honest, judge = planned("digits", *SAMPLED), cost.Cost.guessed, Composition(coarse=True)
+    told = {100.0: lambda *a: 100.0 * honest(*a)}.get(lie, lambda *_: lie)
+    monkeypatch.setattr(cost.Cost, "guessed", told)
+    factor = calibrate(run, 2.0, 1e-5, accountant=judge)
+    assert 2.0 * (1 - 1e-4) <= judge.guarantee(scaled(run, factor), 1e-5).epsilon <= 2.0
+
+
+def test_where_not_even_an_estimate_is_reached_the_target_is_named(monkeypatch):
+    run = planned("digits", *SAMPLED)
+    for told, words in ((0.0, "spends less than 2.0 with any"), (9.0, "no noise reaches 2.0 at")):
+        monkeypatch.setattr(cost.Cost, "about", lambda *_, told=told: told)
+        with pytest.raises(InputError, match=words):
+            calibrate(run, 2.0, 1e-5)
+
+
+@pytest.mark.parametrize(("target", "steps"), [(1.0, "5"), (8.0, "100")])
+def test_calibration_looks_once_at_the_finest_grid(target, steps, monkeypatch):
+    cost._epsilon.cache_clear()
+    plan._factor.cache_clear()
+    looks, compose = [], cost._composed
+    monkeypatch.setattr(cost, "_composed", lambda *a: looks.append(a[3]) or compose(*a))
+    settings = ("train.batch_size=64", f"train.epochs={steps}", f"privacy.epsilon={target}")
+    privacy = account(planned("digits", *settings), 1e-5)
+    assert target * (1 - 1e-4) <= privacy.epsilon <= target
+    assert looks.count(cost.FINE) == 1
+    assert looks.count(cost.COARSE) == 0
+    assert len(looks) < 20

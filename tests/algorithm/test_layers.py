@@ -4,6 +4,8 @@ For every kind of layer, the sum of bounded contributions is compared with the o
 gradients give, computed in float64 by plain automatic differentiation.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from dpdt.algorithm import ways
 from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.executor import Executor
+from dpdt.algorithm.layers import Affine
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.scaled import Scaled
 
@@ -214,6 +217,19 @@ class Elsewhere(nn.Module):
 def test_what_taps_do_not_account_for_is_written_out(make, tapped, size):
     taps = compare(make(), torch.randn(6, 4, 5), size=size)
     assert set(taps.layers) == tapped
+
+
+def test_a_layer_that_is_taken_apart_wrongly_is_written_out(monkeypatch):
+    inner = Affine.parts
+
+    def parts(self, calls, weights):
+        if self.module.out_features == 4:
+            calls = [replace(call, slope=2.0 * call.slope) for call in calls]
+        return inner(self, calls, weights)
+
+    monkeypatch.setattr(Affine, "parts", parts)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+    assert list(compare(model, torch.randn(6, 5)).layers) == ["2"]
 
 
 def test_attention_through_its_own_parameters():

@@ -18,6 +18,7 @@ from dpdt.algorithm.gradients import vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.taps import Taps
+from dpdt.algorithm.trials import probe
 from dpdt.errors import InputError
 from dpdt.models.loss import default_loss
 from tests.numbers import prepare
@@ -221,7 +222,7 @@ def test_nothing_is_kept_for_a_second_derivative(sampling, tapped, monkeypatch):
 def test_what_layers_saw_is_let_go_while_it_is_used():
     model = nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 4))
     taps = Taps(model, Layout(model, "model"), 1, weighted=False)
-    assert taps.probe(model, default_loss, (X, Y), None)
+    assert probe(taps, model, default_loss, (X, Y), None)
     found = taps.run(model, default_loss, (X, Y), len(X))
     calls = {name: list(calls) for name, calls in found.calls.items()}
     compared = list(taps.every(replace(found, calls=dict(found.calls)), Scaled()))
@@ -242,3 +243,34 @@ def test_a_loss_of_several_numbers_is_not_mapped():
         vectorised(
             model, lambda m, batch: m(batch[0])[0], layout, (X, Y), torch.empty(90, layout.size), 1
         )
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("view", [True, False])
+@pytest.mark.parametrize("norm", [True, False])
+def test_models_that_pool_have_the_channels_of_a_pixel_side_by_side(channels, view, norm):
+    """Unless they normalise by groups, or view what they have in the other order."""
+
+    class Pools(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.pool = nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2)
+            self.norm = nn.GroupNorm(2, 4) if norm else nn.Identity()
+            self.second, self.head = nn.Conv2d(4, 5, 2), nn.Linear(20, 4)
+
+        def forward(self, x):
+            x = self.second(self.pool(self.norm(self.first(x))).tanh())
+            return self.head(x.view(len(x), -1) if view else x.flatten(1))
+
+    torch.manual_seed(0)
+    model = Pools()
+    x = torch.randn(9, channels, 8, 8)
+    layout = Layout(model, "model")
+    found, _ = summed(model, x, Y[:9], clip=1e9, scale=1.0)
+    rows = torch.empty(9, layout.size)
+    vectorised(model, default_loss, layout, (x, Y[:9]), rows, 1)
+    torch.testing.assert_close(found, rows.double().sum(0), rtol=1e-5, atol=1e-5)
+    executor = Executor(model, default_loss, layout, auxiliaries=9, scales=True)
+    batch = Batch(step=0, epoch=0, data=(x, Y[:9]), sizes=(1,) * 9, keys=tuple(range(9)))
+    how = ways.tapped(executor, batch, Scaled(), layout.columns)
+    assert how.taps.channels_last == (not view and not norm)

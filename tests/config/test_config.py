@@ -102,6 +102,16 @@ def test_overrides_are_toml_values():
     assert loaded.train.epochs == 3
 
 
+def test_an_override_without_a_value_takes_the_key_away():
+    known = config.load("digits", ("privacy.epsilon=", "method.noise=0.1", "data.limit="))
+    assert known.privacy.epsilon is None
+    refused("train.epochs: must be a whole number from 1 to .*, found None", "train.epochs=")
+    refused("privacy.epsilonn: no such key; did you mean epsilon", "privacy.epsilonn=")
+    refused("method.noise: missing", "privacy.epsilon=")
+    refused("privacy.dataset: must be a name", 'privacy.dataset=""')
+    assert config.load("digits", ("privacy.epsilon=",), target=3.0).privacy.epsilon == 3.0
+
+
 def test_keywords_of_the_python_interface_are_checked_alike():
     with pytest.raises(InputError, match=r"epoch: no such setting; did you mean epochs\?"):
         config.training(epoch=3)

@@ -10,7 +10,7 @@ from dpdt.config import Options
 from dpdt.errors import InputError
 from dpdt.methods import METHODS
 from dpdt.methods.settings import PrivacySettings, TrainSettings
-from dpdt.training.loop import Arguments, Given
+from dpdt.training.arguments import Arguments, Given
 
 
 def homes() -> dict[str, list[type]]:

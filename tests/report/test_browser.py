@@ -41,8 +41,8 @@ Promise.all([...document.querySelectorAll(".plot")].map((p) => Plotly.Plots.resi
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 def test_a_browser_draws_everything_and_complains_of_nothing(tmp_path, monkeypatch):
     run = run_in(tmp_path / "<b>bold<img src=x onerror=alert(1)>")
-    own = pages._own
-    monkeypatch.setattr(pages, "_own", lambda name: own(name) + (USE if name == "page.js" else ""))
+    own = pages.own
+    monkeypatch.setattr(pages, "own", lambda name: own(name) + (USE if name == "page.js" else ""))
     path = tmp_path / "report.html"
     path.write_text(pages.page([run.path, shutil.copytree(run.path, tmp_path / "other")]), "utf-8")
     done = subprocess.run(

@@ -217,7 +217,7 @@ def contrast(a, b):
 
 
 def test_contrast_is_that_of_wcag_aa():
-    style = pages._own("page.css")
+    style = pages.own("page.css")
     for scheme in re.findall(r":root \{(.*?)\}", style, re.DOTALL)[:2]:
         colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", scheme))
         for name in ("text", "quiet", "link", "yes", "no"):

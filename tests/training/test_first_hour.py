@@ -348,9 +348,9 @@ def test_a_loader_gives_its_dataset_collate_function_and_workers():
         found = weights(loader(collate_fn=doubled, shuffle=True, drop_last=True))
     assert torch.equal(found, weights((2 * X, Y)))
     with pytest.warns(UserWarning, match="of the DataLoader"):
-        step, own = dpdt.prepare(model(), loader(num_workers=2), **QUICK)
+        step, _ = dpdt.prepare(model(), loader(num_workers=2), **QUICK)
     assert step.plan.training.train.workers == 2
-    assert own.workers == 2
+    assert step.loader.workers == 2
 
 
 def centred(rows):

@@ -7,13 +7,15 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 
-from dpdt.accounting.composition import Composition
+from dpdt.accounting.composition import Composition, cost_of
+from dpdt.accounting.cost import FINE, Cost
 from dpdt.accounting.guarantee import Accountant
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 
 LARGEST = 1000.0  # beyond, privacy-loss distributions grow without end
 TOLERANCE = 1e-4  # the target is met from below within this share
+WIDEST = 1e-2  # the interval of the coarser grid that estimates are made of
 REACH = 60.0  # the logarithm of the largest factor that is tried
 
 
@@ -72,12 +74,13 @@ def calibrate(
         return guarantee.epsilon
 
     start, stride = 0.0, 1.0
-    if ledger.header.sampling == "poisson" and isinstance(judge, Composition) and not judge.coarse:
-        # Each look costs half a second there: come close on a coarse grid first.
-        near = calibrate(ledger, epsilon, delta, accountant=Composition(coarse=True), kinds=kinds)
-        start, stride = math.log(near), 1e-3
-    low, high = around(epsilon, spent, start, stride)
-    if math.isinf(high):
+    if isinstance(judge, Composition) and judge.unsupported(ledger.header) is None:
+        cost = cost_of(ledger, ledger.header.relation)
+        if cost.steps and not cost.tunes:
+            # Each look takes up to a second there. So estimates come close first.
+            start, stride = _roughly(ledger, epsilon, delta, kinds, tolerance), 1e-3
+    found = _searched(epsilon, spent, start, stride, tolerance) if math.isfinite(start) else start
+    if found == math.inf:
         raise InputError(
             f"privacy.epsilon: no noise reaches {epsilon} at delta {delta}; "
             + (
@@ -86,12 +89,40 @@ def calibrate(
                 else "use fewer epochs, more auxiliaries or a larger epsilon"
             )
         )
-    if math.isinf(low):
+    if found == -math.inf:
         raise InputError(
             f"privacy.epsilon: this run spends less than {epsilon} with any noise; "
             "it trains on nothing"
         )
-    return math.exp(_closest(epsilon, spent, low, high, tolerance))
+    return math.exp(found)
+
+
+def _roughly(
+    ledger: Ledger,
+    epsilon: float,
+    delta: float,
+    kinds: Collection[str] | None,
+    tolerance: float,
+) -> float:
+    """About the logarithm of the factor for which composition says `epsilon`.
+
+    It rests on estimates: a place to start from, and nothing that a guarantee may rest on.
+    """
+    interval = max(FINE, min(WIDEST, epsilon / 200.0))
+
+    def cost(log_factor: float) -> Cost:
+        return cost_of(scaled(ledger, math.exp(log_factor), kinds), ledger.header.relation)
+
+    @cache
+    def estimated(log_factor: float) -> float:
+        return cost(log_factor).about(ledger.header.relation, delta, interval)
+
+    target, half = epsilon * (1.0 - tolerance / 4.0), tolerance / 2.0  # amid what is accepted
+    # Far from the target a grid may be huge. So a guess says where to look first.
+    start = _searched(epsilon, cache(lambda place: cost(place).guessed(delta)), 0.0, 1.0, 0.01)
+    if math.isfinite(start):
+        return _searched(target, estimated, start, 0.1, half)
+    return _searched(target, estimated, 0.0, 1.0, half)
 
 
 # Below, ε is a function of the logarithm of the factor, and falls as the factor grows.
@@ -118,19 +149,39 @@ def around(
     return low, high
 
 
+def _searched(
+    target: float,
+    spent: Callable[[float], float],
+    start: float,
+    stride: float,
+    tolerance: float,
+) -> float:
+    """A place that meets the target within the tolerance, from below; infinite if there is none."""
+    if target * (1.0 - tolerance) <= spent(start) <= target:
+        return start
+    low, high = around(target, spent, start, stride)
+    if math.isinf(low):
+        return low
+    return high if math.isinf(high) else _closest(target, spent, low, high, tolerance)
+
+
 def _closest(
     target: float, spent: Callable[[float], float], low: float, high: float, tolerance: float
 ) -> float:
-    """A place between `low` and `high` that meets the target within the tolerance, by bisection.
+    """A place between `low` and `high` that meets the target within the tolerance.
 
-    log ε is nearly straight. So every other split is where a line would meet the target.
+    log ε is nearly straight. So a split is where a line through the last two places meets the
+    target. Every third is in the middle, whatever the line says. The search ends too where places
+    are so close that ε cannot be: at a tiny δ it is rough there.
     """
-    straight = True
-    while spent(high) < target * (1.0 - tolerance) and high - low > 1e-12:
-        above, below = math.log(spent(low)), math.log(max(spent(high), 1e-12))
-        share = (above - math.log(target * (1.0 - tolerance / 2))) / (above - below)
-        inside = straight and math.isfinite(share) and 0.0 < share < 1.0
-        middle = low + (high - low) * (share if inside else 0.5)
+    aim, looks = math.log(target * (1.0 - tolerance / 2.0)), 0
+    first, second = low, high
+    while spent(high) < target * (1.0 - tolerance) and high - low > tolerance / 20.0:
+        middle, looks = (low + high) / 2.0, looks + 1
+        at, then = (math.log(max(spent(place), 1e-12)) for place in (first, second))
+        if looks % 3 and math.isfinite(at) and at != then:
+            met = second + (aim - then) * (second - first) / (then - at)
+            middle = met if low < met < high else middle
         low, high = (middle, high) if spent(middle) > target else (low, middle)
-        straight = not straight
+        first, second = second, middle
     return high

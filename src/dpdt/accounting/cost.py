@@ -37,6 +37,7 @@ from dpdt.errors import InputError
 FEW = 10  # different settings in a run that are accounted at the finest grid
 MANY, NEAR = 100, 0.05  # more values of μ than MANY are rounded up; μ² to a factor of e^NEAR
 ATONCE = 100_000  # steps that dp-accounting composes at once; its time grows with their number
+FINE, COARSE = 1e-4, 1e-3  # intervals of grids
 LARGE = 30.0  # a mean privacy loss beyond which the finest grid takes a gigabyte
 FAR, FARTHEST = 300.0, 3000.0  # losses of one step, for grids of 3 million places
 HOPELESS = 1000.0  # an ε beyond which nobody needs it exactly, and a grid for it takes hours
@@ -78,7 +79,26 @@ class Cost:
             return epsilon_of_rdp(tuning.ORDERS, self.divergences(relation), delta)
         if not self.steps:
             return epsilon_of(self.mu, delta)
-        return _epsilon(self, relation, delta, coarse)
+        return _epsilon(self, relation, delta, COARSE if coarse else FINE)
+
+    def about(self, relation: str, delta: float, interval: float) -> float:
+        """About ε of sampled steps: a place to start a search from, and no bound.
+
+        The error of a grid falls with the square of its interval. So grids of `interval` and of
+        half of it tell about where ε lies without any.
+        """
+        wide, half = (_epsilon(self, relation, delta, i) for i in (interval, interval / 2.0))
+        return half - (wide - half) / 3.0 if math.isfinite(wide) else half
+
+    def guessed(self, delta: float) -> float:
+        """Roughly ε of sampled steps, at once: not even near, and no bound.
+
+        By the central limit theorem many steps of rate q and small μ are a Gaussian mechanism with
+        q²(e^μ² − 1) for μ², added up.
+        """
+        squares = (n * q**2 * math.expm1(min(squared(mu), 700.0)) for q, mu, n in self.steps)
+        sampled = min(math.sqrt(sum(squares)), self.everyone)
+        return epsilon_of(math.hypot(self.mu, sampled), delta)
 
     def divergences(self, relation: str) -> np.ndarray:
         """The Rényi divergences of all `tuning.ORDERS`, at most."""
@@ -116,13 +136,14 @@ def _deltas(cost: Cost, relation: str) -> np.ndarray:
         logs = [log_delta(float(epsilon), gaussian) for epsilon in tuning.RELIEF if gaussian]
         return np.exp(logs) if logs else np.zeros(len(tuning.RELIEF))
     misplaced = ROUNDOFF * (number + PIECE * (2 * len(costs) + 1))
-    whole = _composed(cost.mu, costs, relation, 1e-3)
+    whole = _composed(cost.mu, costs, relation, COARSE)
     found = whole.get_delta_for_epsilon(tuning.RELIEF[::-1])[::-1]  # it wants them ascending
     return np.minimum(1.0, np.array(found) + misplaced)
 
 
 @lru_cache(maxsize=128)
-def _epsilon(cost: Cost, relation: str, delta: float, coarse: bool) -> float:
+def _epsilon(cost: Cost, relation: str, delta: float, interval: float) -> float:
+    """ε on a grid of this interval, or of the finest that the steps allow."""
     number, costs = sum(steps for _, _, steps in cost.steps), _fewer(cost.steps)
     pieces = sum(1 + (steps > ATONCE) for steps in costs.values()) + (cost.mu > 0)
     misplaced = ROUNDOFF * (number + PIECE * pieces)
@@ -141,8 +162,7 @@ def _epsilon(cost: Cost, relation: str, delta: float, coarse: bool) -> float:
         return epsilon_of(math.hypot(cost.mu, cost.everyone), delta)  # as if all took part
     # Losses are rounded up to a grid, so a coarser one is sound; long schedules and runs need it.
     few = len(costs) <= FEW and loss <= LARGE and reach <= FAR
-    interval = 1e-4 if few and not coarse else 1e-3
-    whole = _composed(cost.mu, costs, relation, interval)
+    whole = _composed(cost.mu, costs, relation, max(interval, FINE if few else COARSE))
     return float(whole.get_epsilon_for_delta(delta - misplaced))
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 from typing import Any, Protocol
 
+from dpdt.accounting.notebook import as_html
 from dpdt.ledger import Header, Ledger
 
 RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
@@ -217,9 +218,7 @@ class Privacy:
                     "unit": g.unit,
                     "relation": g.relation,
                     "observer": g.observer,
-                    "conditions": [
-                        {"text": c.text, "holds": c.holds, "why": c.why} for c in g.conditions
-                    ],
+                    "conditions": [asdict(c) for c in g.conditions],
                 }
                 for g in self.guarantees
             ],
@@ -233,8 +232,11 @@ class Privacy:
         """How many accountants the table leaves out, since they have no number for the run."""
         return sum(not g.applies for g in self.guarantees)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        return as_html(self.table())
 
     def table(self, *, all: bool = False) -> str:
         """The headline, what else holds, what is claimed, and what was measured.

@@ -35,25 +35,51 @@ def linear_layer(model: nn.Module) -> nn.Linear | None:
 
 
 def channels_last(data: Data) -> Data:
-    """Images of a batch in the order that convolutions prefer; the values stay."""
+    """Images, or weights of convolutions, in the order that they prefer; the values stay.
+
+    A tensor of one channel lies in both orders. Its strides say in which it is meant.
+    """
 
     def arrange(t: Tensor) -> Tensor:
-        return t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
+        if t.dim() != 4:
+            return t
+        _, channels, height, width = t.shape
+        strides = (channels * height * width, 1, width * channels, channels)
+        return t.contiguous(memory_format=torch.channels_last).as_strided(t.shape, strides)
 
     return tree_map(arrange, data)
 
 
-def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor) -> Tensor:
-    """Write the gradient of one micro-batch's mean loss into the row `out`; returns the loss."""
+def looped(
+    model: nn.Module,
+    loss: Loss,
+    layout: Layout,
+    data: Data,
+    out: Tensor,
+    weights: Sequence[Tensor] | None = None,
+) -> Tensor:
+    """Write the gradient of one micro-batch's mean loss into the row `out`; returns the loss.
+
+    `weights` stand in for the model's own.
+    """
+    theta: list[Tensor] = list(layout.tensors)
+    called: Any = model
+    if weights is not None:
+        theta = [w.detach().requires_grad_() for w in weights]
+        called = substituted(model, dict(zip(layout.names, theta, strict=True)))
     with torch.enable_grad():
-        value = loss(model, data)
-        gradients = torch.autograd.grad(value, layout.tensors, allow_unused=True)
+        value = loss(called, data)
+        gradients = torch.autograd.grad(value, theta, allow_unused=True)
     filled = [
-        torch.zeros_like(t) if g is None else g
-        for t, g in zip(layout.tensors, gradients, strict=True)
+        torch.zeros_like(t) if g is None else g for t, g in zip(theta, gradients, strict=True)
     ]
     layout.join([g.unsqueeze(0) for g in filled], out=out)
     return value.detach()
+
+
+def substituted(model: nn.Module, named: dict[str, Tensor]) -> Any:
+    """The model with other weights, to be called."""
+    return lambda *args, **kwargs: functional_call(model, named, args, kwargs)
 
 
 @contextmanager
@@ -84,9 +110,31 @@ def differentiated(function: Callable[..., tuple[Tensor, Any]], *by: Any) -> tup
     """
     found: Any = vjp(function, *by, has_aux=True)
     value, back, aux = found
-    if value.dim():
-        raise RuntimeError(f"the loss must be a single number, found {value.dim()} dimensions")
+    single(value, 0)
     return back(torch.ones_like(value), retain_graph=False, create_graph=False), aux
+
+
+def sloped(
+    function: Callable[..., tuple[Tensor, Any]], taps: tuple[Tensor, ...], *rest: Any
+) -> tuple[tuple[Tensor, ...], Any]:
+    """Map a function, and differentiate the value of every row by the row's own taps.
+
+    Rows are mapped by themselves. So the slope of the sum of all values by a row's taps is that of
+    the row's own value, and one ordinary backward pass finds them all.
+    """
+    leaves = tuple(t.detach().requires_grad_() for t in taps)
+    with torch.enable_grad():
+        values, aux = vmap(function, randomness="error")(leaves, *rest)
+        single(values, 1)
+        slopes = torch.autograd.grad(values.sum(), leaves, materialize_grads=True)
+    return slopes, tree_map(torch.detach, aux)
+
+
+def single(values: Tensor, dims: int) -> None:
+    """Refuse losses that are not single numbers. RuntimeError: so says torch of such things."""
+    if values.dim() != dims:
+        found = values.dim() - dims
+        raise RuntimeError(f"the loss must be a single number, found {found} dimensions")
 
 
 def vectorised(
@@ -109,11 +157,8 @@ def vectorised(
     parameters = {n: t.detach() for n, t in zip(layout.names, theta, strict=True)}
 
     def local(theta: dict[str, Tensor], examples: Data, key: Tensor) -> tuple[Tensor, Tensor]:
-        def substituted(*args: Any, **kwargs: Any) -> Any:
-            return functional_call(model, theta, args, kwargs)
-
         with nullcontext() if keyed is None else Keyed(keyed[0], keyed[1], key):
-            value = loss(substituted, examples)
+            value = loss(substituted(model, theta), examples)
         return value, value
 
     keys = torch.zeros(rows, dtype=torch.int64) if keyed is None else keyed[2]

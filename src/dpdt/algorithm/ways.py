@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,7 @@ from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Attributes
 from dpdt.algorithm.sums import block_numbers
 from dpdt.algorithm.taps import Found, Taps
+from dpdt.algorithm.trials import probe
 from dpdt.mechanism import Columns
 
 if TYPE_CHECKING:
@@ -163,12 +165,25 @@ def _probed(
 ) -> tuple[Taps, bool] | None:
     """Taps that fit the model, and whether it has dropout; None if there are none."""
     keys = torch.zeros(2, dtype=torch.int64, device=owner.layout.place)
-    for keyed in (None, (owner.seed, 0, keys)):
-        taps = Taps(model, owner.layout, size, weighted=scaled.weights is not None)
+    given: Any = {"weighted": scaled.weights is not None}
+    for given["channels_last"], keyed in product(
+        (True, False) if _pools(owner) else (False,), (None, (owner.seed, 0, keys))
+    ):
+        taps = Taps(model, owner.layout, size, **given)
         with suppress(*UNFIT):
-            fit = taps.probe(model, owner.loss, batch.data, keyed)
+            fit = probe(taps, model, owner.loss, batch.data, keyed)
             return (taps, keyed is not None) if fit else None
     return None
+
+
+def _pools(owner: Executor) -> bool:
+    """Whether images should lie with the channels of a pixel side by side.
+
+    Pooling is several times faster then, and normalising by groups is slower.
+    """
+    kinds = {type(module) for module in owner.model.modules()}
+    cpu = owner.layout.place.type == "cpu"
+    return cpu and nn.MaxPool2d in kinds and nn.GroupNorm not in kinds
 
 
 def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | None:
@@ -212,7 +227,7 @@ def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | Non
     return None
 
 
-def as_alone(owner: Executor, batch: Batch) -> bool:
+def as_alone(owner: Executor, batch: Batch, taps: Taps | None) -> bool:
     """Whether mapping gives what a micro-batch gives by itself, of what is not random.
 
     It may not: `vmap` is given weights of its own, which a model can have kept in a place where
@@ -223,7 +238,11 @@ def as_alone(owner: Executor, batch: Batch) -> bool:
     rows = torch.empty(2, 1, layout.size, dtype=layout.dtype, device=layout.device)
     try:
         looped(owner.copy(), owner.loss, layout, data, rows[0])
-        vectorised(owner.copy(), owner.loss, layout, data, rows[1], size)
+        if taps is None:
+            vectorised(owner.copy(), owner.loss, layout, data, rows[1], size)
+        else:
+            written = dict(taps.written(taps.run(owner.copy(), owner.loss, data, 1), 1))
+            rows[1] = layout.join([written[name] for name in layout.names])
     except UNFIT:
         return True
     mapped, plain = rows[1].double(), rows[0].double()

@@ -51,6 +51,7 @@ def command(
         from dpdt.report.privacy import draw_over_epochs
 
         draw_over_epochs(ledger, delta, figure)
+        click.echo(f"picture: {figure}", err=True)
     if as_json:
         click.echo(json.dumps(privacy.as_json()))
         return

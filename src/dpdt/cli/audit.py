@@ -93,7 +93,9 @@ def command(
             targets=targets,
             on_shadow=advance,
         )
-    draw(report.curves, figure or Run(target).curves_path)
+    picture = figure or Run(target).curves_path
+    draw(report.curves, picture)
+    click.echo(f"picture: {picture}", err=True)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
@@ -131,6 +133,7 @@ def _tell(
 
     if figure is not None:
         draw_worst_case(cases, figure)
+        click.echo(f"picture: {figure}", err=True)
     if as_json:
         record = {"confidence": confidence, "cases": [case.as_json() for case in cases]}
         click.echo(json.dumps(record))

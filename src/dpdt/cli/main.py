@@ -18,6 +18,7 @@ COMMANDS = {
     "init": "Write a configuration for a data file of your own.",
     "train": "Train a model and say what it guarantees.",
     "account": "Say what a run guarantees, without training.",
+    "explore": "Move a setting, and see every ε move.",
     "calibrate": "Find the noise for a target ε.",
     "allocate": "Split the privacy budget over kinds of block.",
     "compare": "Compare methods at the same proven ε.",

@@ -9,9 +9,10 @@ from dpdt.config.loading import default, load, presets
 from dpdt.config.options import Options, training
 from dpdt.config.planning import plan_of, problem_of
 from dpdt.config.sections import AuditSettings, Config, DataSettings
-from dpdt.config.tables import every_key
+from dpdt.config.tables import DEFAULT, every_key
 
 __all__ = [
+    "DEFAULT",
     "AuditSettings",
     "Config",
     "DataSettings",

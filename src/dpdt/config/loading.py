@@ -29,7 +29,8 @@ def load(
     Args:
         source: a preset's name, or the path of a TOML file. The path of a data file stands for
             that file, and the default of every other key.
-        overrides: changes such as "privacy.epsilon=3".
+        overrides: changes such as "privacy.epsilon=3". Without a value, "privacy.epsilon=", a key
+            that may be missing is taken away.
         method: another method than the file's own. It takes the values of the file's table
             `peers.<method>`, and its own defaults otherwise.
         target: the ε to take if the configuration gives neither noise nor a target of its own.
@@ -57,8 +58,9 @@ def load(
         spread(peers.get(asked, {}), homes, f"peers.{asked}.")
     for path, value in changes:
         _change(tables, path, value)
-    if target is not None and "noise" not in tables["method"]:
-        tables.setdefault("privacy", {}).setdefault("epsilon", target)
+    if target is not None and tables["method"].get("noise") is None:
+        privacy = tables.setdefault("privacy", {})
+        privacy["epsilon"] = target if privacy.get("epsilon") is None else privacy["epsilon"]
     return Config(**{name: section(name, tables.get(name, {})) for name in SECTIONS})
 
 
@@ -75,7 +77,7 @@ def _override(text: str) -> tuple[list[str], Any]:
     parts = path.strip().split(".")
     if not separator or len(parts) < 2:
         raise ArgumentError("set", f"must look like section.key=value, found {text!r}")
-    return parts, _value(value.strip())
+    return parts, _value(value.strip()) if value.strip() else None
 
 
 def _change(tables: dict[str, Any], path: list[str], value: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 from dpdt.config.tables import DEFAULT, check_method, section, spread
@@ -44,10 +44,10 @@ class Options(TypedDict, total=False):
     sampling: Literal["partition", "poisson", "cyclic-poisson"]
     noise_bands: int | Auto
     lr: float | Auto
-    clip: float | Mapping[str, float]
+    clip: float | Auto | Mapping[str, float]
     noise: float | Mapping[str, float] | None
     weight_decay: float
-    optimizer: Literal["sgd", "adamw"]
+    optimizer: Literal["sgd", "adamw", "own"] | Callable[[Any], Any]  # makes a torch optimizer
     momentum: float
     # dpdt
     auxiliaries: int | Literal["per-example"]

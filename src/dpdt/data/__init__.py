@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BYTES",
     "DATA",
+    "GIVEN",
     "DataSet",
     "Encoding",
     "Examples",
@@ -46,6 +47,8 @@ __all__ = [
     "scale_of",
     "set_aside",
 ]
+
+GIVEN = "(given in Python)"  # in the place of a name: at hand only in the program that gave it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,11 @@ def _facts(name: str, table: Table | None) -> Facts:
 
         shape, classes = npz.described(Path(name))
         return Facts(examples=shape[0], shape=_shaped(shape), classes=classes)
+    if name == GIVEN:
+        raise InputError(
+            "data.name: the model and data of this run were given in Python, so it can be gone on "
+            "with, loaded and released there alone (docs/python.md)"
+        )
     if table is not None:
         return Facts(
             examples=tables.examples(Path(name), table),

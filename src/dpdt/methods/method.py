@@ -13,6 +13,7 @@ from dpdt.errors import InputError
 from dpdt.methods.settings import PrivacySettings, TrainSettings
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from dpdt.algorithm.batch import Batch
@@ -61,6 +62,8 @@ class Job:
     public: Any = None  # public inputs
     by_name: bool = False  # examples are mappings, which the model takes as keywords
     diagnose: bool = False  # compute the quantities of the convergence theory
+    optimizer: torch.optim.Optimizer | None = None  # one's own, where the method takes one
+    scheduler: Any = None  # of that optimizer; stepped after each epoch
 
     @property
     def seed(self) -> int:
@@ -80,6 +83,7 @@ class Method:
     private: ClassVar[bool] = True  # has noise, and so a guarantee
     needs_public: ClassVar[bool] = False  # cannot run without public examples
     takes_pulls: ClassVar[bool] = True  # gradient canaries can be planted in it
+    takes_optimizer: ClassVar[bool] = False  # a torch optimizer of one's own may follow the noise
     goes_back: ClassVar[bool] = True  # an earlier state may be loaded into a run that went on
 
     def check(self, train: TrainSettings, privacy: PrivacySettings) -> None:

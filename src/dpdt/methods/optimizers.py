@@ -1,14 +1,22 @@
-"""Torch optimizers behind a noisy mean, or behind a plain gradient."""
+"""Torch optimizers behind a noisy mean, or behind a plain gradient.
+
+What an optimizer computes from noisy means is post-processing, and costs nothing. So it may be any
+that sees nothing else: it is called without a closure, in which the loss would be computed again,
+and holds what is trained and nothing more. A scheduler is told nothing either.
+"""
 
 from __future__ import annotations
 
 import copy
+import inspect
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from dpdt.algorithm.executor import Executor
+from dpdt.errors import InputError
 
 
 class Optimized(Protocol):
@@ -32,15 +40,67 @@ def optimizer(method: Optimized, parameters: list[nn.Parameter]) -> torch.optim.
     return torch.optim.SGD(parameters, lr=lr, momentum=method.momentum, weight_decay=decay)
 
 
+def of_ones_own(
+    make: Callable[[list[nn.Parameter]], Any], parameters: list[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """The optimizer that a caller makes of what is trained; refused if it needs or holds more."""
+    made = make(parameters)
+    name = type(made).__name__
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(
+            "optimizer: must make a torch optimizer of the parameters that it is given, found "
+            f"{name}"
+        )
+    if _needed(made):
+        raise InputError(
+            f"optimizer: {name} computes the loss again within its step, on private data and "
+            "without noise; take one that needs the gradient alone, such as torch.optim.AdamW"
+        )
+    held = [id(p) for group in made.param_groups for p in group["params"]]
+    if sorted(held) != sorted(map(id, parameters)):
+        raise InputError(
+            f"optimizer: must hold the {len(parameters)} tensors that are trained, each once, and "
+            f"no others, found {len(held)}; make it of the parameters that it is given"
+        )
+    return made
+
+
+def scheduler_of(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> Any:
+    """The scheduler that a caller makes of the optimizer; refused if it asks for a number."""
+    made = make(optimizer)
+    name = type(made).__name__
+    if getattr(made, "optimizer", None) is not optimizer or not hasattr(made, "state_dict"):
+        raise InputError(
+            "scheduler: must make a torch lr_scheduler of the optimizer that it is given, found "
+            f"{name}"
+        )
+    if _needed(made):
+        raise InputError(
+            f"scheduler: {name} follows a number that it is told, and a loss on private data would "
+            "leak by it; take one that depends on the epoch alone"
+        )
+    return made
+
+
+def _needed(made: Any) -> list[str]:
+    """What the step of an optimizer or scheduler must be told."""
+    given = inspect.signature(made.step).parameters.values()
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in given if p.default is p.empty and p.kind not in kinds]
+
+
 def saved(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     steps: int,
     executor: Executor | None = None,
+    scheduler: Any = None,
 ) -> dict[str, Any]:
     """A copy of everything that an optimizer's run needs to continue."""
     return {
         "steps": steps,
+        "kind": _kind(optimizer, scheduler),
+        "scheduler": scheduler and copy.deepcopy(scheduler.state_dict()),
         "executor": executor and executor.state_dict(),
         "parameters": {n: t.detach().clone() for n, t in model.named_parameters()},
         "optimizer": copy.deepcopy(optimizer.state_dict()),
@@ -52,12 +112,22 @@ def restore(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     executor: Executor | None = None,
+    scheduler: Any = None,
 ) -> int:
     """Continue from `saved`; returns the number of steps."""
+    if state["kind"] != (mine := _kind(optimizer, scheduler)):
+        raise InputError(f"the state belongs to a run with {state['kind']}, and this has {mine}")
     if executor is not None:
         executor.load_state_dict(state["executor"])
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             tensor.copy_(state["parameters"][name])
     optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it writes to what it is given
+    if scheduler is not None:
+        scheduler.load_state_dict(copy.deepcopy(state["scheduler"]))
     return int(state["steps"])
+
+
+def _kind(optimizer: torch.optim.Optimizer, scheduler: Any) -> str:
+    """Whose state it is, in words."""
+    return type(optimizer).__name__ + (f" and {type(scheduler).__name__}" if scheduler else "")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 UNIT = math.sqrt(2.0)  # the reach of a linear model with a bias, on inputs of norm 1
 FORGOTTEN = 0.1  # of the multiplier at every step, ρη; one minus it is a momentum
 FASTEST = 32.0  # with hardly any noise η is limited as for gradient descent
+CLIP, WHITENED_CLIP = 0.1, 0.3  # of contributions 2ρη·g
 AVERAGED = 0.04  # the share of a run that averages go over
 NETWORK, NETWORK_FASTEST = 0.6, 16.0  # of a network: η·√(σ·T·reach), and at most η·reach
 GROWN = 2.0  # times a network's weights, when its reach is measured
@@ -51,6 +52,11 @@ def fitting(noise: float, steps: int, reach: float, *, linear: bool) -> float:
 def penalty(lr: float) -> float:
     """The penalty that goes with a learning rate: ρη is fixed."""
     return FORGOTTEN / lr
+
+
+def clip(*, whitened: bool) -> float:
+    """The bound on contributions. Inputs that were whitened are longer, and so are gradients."""
+    return WHITENED_CLIP if whitened else CLIP
 
 
 def averaging(steps: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from dpdt.algorithm.batch import on_device
 from dpdt.algorithm.gradients import Loss
 from dpdt.data.access import count, take
+from dpdt.data.given import taken
 from dpdt.models.loss import (
     IGNORED,
     answers,
@@ -53,6 +54,13 @@ class Judge:
     def of_task(cls, task: Task) -> Judge:
         """By the task's own metric, of examples (inputs, targets)."""
         return cls(task=task, name=task.metric, loss=default_loss)
+
+    @classmethod
+    def of_own(cls, task: str) -> Judge:
+        """Of a model that was given in Python: by its task's metric, or by a loss."""
+        if task in TASKS:
+            return cls.of_task(TASKS[task])
+        return cls(task=None, name="test_loss", loss=default_loss)
 
     def __call__(self, model: nn.Module, test: Any) -> float | None:
         """The metric, or None if there is nothing to measure it on."""
@@ -116,6 +124,7 @@ class Held:
 
     judge: Judge
     test: Any = None
+    read: Callable[[Any], Any] = taken  # examples as a caller has them, as the model reads them
 
     @property
     def name(self) -> str:
@@ -124,6 +133,11 @@ class Held:
     def __call__(self, model: nn.Module) -> float | None:
         """The metric, or None if there is nothing to measure it on."""
         return self.judge(model, self.test)
+
+    def loss(self, model: nn.Module, examples: Any) -> float | None:
+        """The mean loss of other examples, as a caller has them."""
+        judge = replace(self.judge, name="test_loss", own=None)
+        return judge(model, self.read(examples))
 
     def record(self, model: nn.Module | None) -> dict[str, float | None]:
         """The metric under its name, and accuracy if it is another; None without a model."""

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from dpdt import models
+from dpdt.data import GIVEN
 from dpdt.errors import InputError
 from dpdt.releasing import canonical
 from dpdt.releasing.description import FILE, TRANSFORMERS, Description, describe, read, rebuild
@@ -80,7 +81,8 @@ def _of_run(run: Run, model: nn.Module | None) -> Loaded:
     if model is None:
         model = models.build(chosen.model, chosen.data.facts(), chosen.train.seed)
     fill(model, run.model_path)
-    found = Description.of(describe(model, chosen), str(run.path))
+    named = None if chosen.data.name == GIVEN else chosen
+    found = Description.of(describe(model, named), str(run.path))
     return Loaded(model=model.eval(), description=found, released=False, certified=False)
 
 

@@ -14,6 +14,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from dpdt import data
 from dpdt.data.access import count
 from dpdt.data.given import Numbers, taken
@@ -66,6 +68,7 @@ class Released:
 def release(
     result: Fitted | str | Path,
     *,
+    model: nn.Module | None = None,
     to: str | Path | None = None,
     sign: str | Path | None = None,
     description: str | None = None,
@@ -82,6 +85,7 @@ def release(
     Args:
         result: what `dpdt.train` returned, or the folder of a finished run.
         to: the folder to write, which must not exist; for a run, release/ in its folder.
+        model: of a run in Python, whose folder has its weights: a module of the same class.
         sign: a file with an Ed25519 private key.
         description: of the training data, for the card.
         license: its identifier, for the card.
@@ -110,7 +114,7 @@ def release(
             run = Run.open(result)
             held.enter_context(run.locked())
             folder = Path(to) if to is not None else run.path / "release"
-            source = of_run(run)
+            source = of_run(run, model, labels)
         _refuse_beyond(limit, source, paid)
         said = Said(
             created=_date(source.run),

@@ -60,8 +60,11 @@ def certifiable(name: str, ledger: Ledger, delta: float, audit: dict[str, Any] |
         )
 
 
-def of_run(run: Run) -> Source:
-    """A finished run, as its folder has it."""
+def of_run(run: Run, own: nn.Module | None, labels: list[str] | None) -> Source:
+    """A finished run, as its folder has it; a model that was given in Python is its caller's own.
+
+    `labels` are then what its classes are called.
+    """
     ledger, chosen, found = run.ledger(), run.config, run.audit()
     certifiable(str(run.path), ledger, chosen.privacy.delta, found)
     before = run.released()
@@ -71,20 +74,24 @@ def of_run(run: Run) -> Source:
         raise InputError(
             f"{run.path}: has no model any more, since it was forgotten; copy its release"
         )
-    facts = chosen.data.facts()
-    model = models.build(chosen.model, facts, chosen.train.seed)
+    if own is None:
+        facts = chosen.data.facts()
+        model = models.build(chosen.model, facts, chosen.train.seed)
+        learner = models.learner(model, chosen.model, chosen.train.augment)
+        judge = Judge.of_task(models.task(chosen.model, facts))
+    else:
+        model, learner, judge = own, own, Judge.of_own(chosen.model.task)
     run.load_model(model)
-    learner = models.learner(model, chosen.model, chosen.train.augment)
     return Source(
         name=str(run.path),
         model=model.eval(),
         learner=learner.eval(),
-        config=describe(model, chosen),
+        config=describe(model, chosen) if own is None else describe(model, labels=labels),
         text=run.ledger_path.read_bytes().decode(),
         ledger=ledger,
         delta=chosen.privacy.delta,
         save=lambda path: _copied(run.model_path, path),
-        judge=Judge.of_task(models.task(chosen.model, facts)),
+        judge=judge,
         audit=found and _verdict(found),
         run=run,
     )

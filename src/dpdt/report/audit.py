@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpdt.accounting.guarantee import shown
-from dpdt.report.privacy import new_figure, save
+from dpdt.report.style import GREY, LOWER, colour_of, legend, new_figure, save
 
 if TYPE_CHECKING:
     from dpdt.audit.run import Curves, Report
     from dpdt.audit.worst_case import Case
-
-
-COLOURS = {
-    "composition": "tab:blue",
-    "hidden-state-convex": "tab:green",
-    "hidden-state-contraction": "tab:orange",
-    "paper": "tab:red",
-}
 
 
 LEARNT = {  # on what the thresholds of metric attacks were
@@ -83,17 +75,16 @@ def draw(curves: Curves, path: Path) -> None:
         )
         axes.plot(np.append(wrong, 1), np.append(found, 1), label=name)
     line = np.geomspace(1e-4, 1, 50)
-    axes.plot(line, line, ":", color="grey", label="guessing")
+    axes.plot(line, line, ":", color=GREY, label="guessing")
     axes.set(
         xscale="log",
         yscale="log",
         xlim=(1e-4, 1),
         ylim=(1e-4, 1),
         xlabel="false positive rate",
-        ylabel="true positive rate",
+        ylabel=f"true positive rate ({LOWER})",
     )
-    axes.legend()
-    axes.grid(alpha=0.3)
+    legend(axes)
     save(figure, path)
 
 
@@ -134,10 +125,10 @@ def draw_worst_case(cases: list[Case], path: Path) -> None:
             ]
             style = "-" if g.valid else "--"
             label = g.accountant + ("" if g.valid else " (claimed)")
-            axes.plot(epochs, values, style, color=COLOURS[g.accountant], label=label)
+            axes.plot(epochs, values, style, color=colour_of(g.accountant), label=label)
         measured = [c.measured.epsilon or np.nan for c in mine]  # 0 has no place on this axis
-        axes.plot(epochs, measured, "ko-", label="measured")
-        axes.set(xscale="log", yscale="log", xlabel="epochs", ylabel="ε", title=f"memory {memory}")
-        axes.legend()
-        axes.grid(alpha=0.3)
+        axes.plot(epochs, measured, "o-", color=GREY, label="measured")
+        axes.set(xscale="log", yscale="log", xlabel="epochs", title=f"memory {memory}")
+        axes.set_ylabel(f"ε ({LOWER})")
+        legend(axes)
     save(figure, path)

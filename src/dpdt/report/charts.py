@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dpdt.accounting.guarantee import RELATIONS, Guarantee, short, shown
+from dpdt.accounting.guarantee import RELATIONS, Guarantee, Privacy, short, shown
 from dpdt.report.attacker import Pairs, most_found, percent
 from dpdt.report.facts import Facts
+from dpdt.report.style import COLOURS, GREY, LOWER, SMALLER, number_of
 
-# Each is at least 3:1 against the light and the dark ground (page.css has the same, by number).
-COLOURS = ("#2f7ed8", "#c2571a", "#2a8f5a", "#a259c4", "#8a7a1f", "#1f8a99")
-GREY = "#7d7d7d"
 CATEGORIES = {"type": "category", "autorange": "reversed", "showgrid": False}
 RATES = tuple(float(r) for r in np.geomspace(1e-4, 1.0, 81))
 TOLD_RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
-SMALLER = "← more private"
 SPREAD = 20.0  # beyond this ratio an axis is logarithmic
 LONGEST = 40  # characters of a name
 
@@ -96,26 +93,31 @@ def headline(facts: Facts) -> Chart:
 
 
 def epochs(facts: Facts) -> Chart | None:
-    """ε over epochs, for each accountant that has a number."""
-    if facts.curves is None or len(facts.curves) < 2:
-        return None
-    at = facts.curves["epochs"]
-    by_name = {g.accountant: g for g in facts.privacy.guarantees}
-    traces, toggles, names = [], [], [n for n in facts.curves if n != "epochs"]
+    """ε over the epochs of a run, for each accountant that has a number."""
+    return None if facts.curves is None else over_epochs(facts.curves, facts.privacy)
+
+
+def over_epochs(curves: dict[str, Any], privacy: Privacy) -> Chart | None:
+    """ε over epochs. An accountant has its colour wherever it appears. None: there is no curve."""
+    at, names = curves["epochs"], [n for n in curves if n != "epochs"]
+    by_name = {g.accountant: g for g in privacy.guarantees}
+    traces, toggles = [], []
     for number, name in enumerate(names):
-        valid = by_name[name].valid
-        line = {"color": COLOURS[number], "width": 2.5, "dash": "solid" if valid else "dash"}
-        traces.append({"x": at, "y": facts.curves[name], "mode": "lines+markers", "line": line,
+        valid, colour = by_name[name].valid, number_of(name)
+        line = {"color": COLOURS[colour], "width": 2.5, "dash": "solid" if valid else "dash"}
+        traces.append({"x": at, "y": curves[name], "mode": "lines+markers", "line": line,
                        "marker": {"size": 5}, "name": name,
                        "hovertemplate": f"{name}<br>epoch %{{x}}: ε = %{{y:.4g}}<extra></extra>",
                        })  # fmt: skip
         told = name if valid else f"{name} (claimed, not valid)"
-        toggles.append((number, told, number, not valid))
-    layout = layout_of("epochs", f"ε at δ = {short(facts.privacy.delta)}")
-    ends = [e for e in (facts.curves[n][-1] for n in names) if e]
+        toggles.append((number, told, colour, not valid))
+    if not names:
+        return None
+    layout = layout_of("epochs", f"ε at δ = {short(privacy.delta)} · {LOWER}")
+    ends = [e for e in (curves[n][-1] for n in names) if e]
     wide = bool(ends) and max(ends) / min(ends) > SPREAD
     layout["yaxis"] |= {"type": "log", "nticks": 6} if wide else {"rangemode": "tozero"}
-    last = "; ".join(f"{n} {_or_none(facts.curves[n][-1])}" for n in names)
+    last = "; ".join(f"{n} {_or_none(curves[n][-1])}" for n in names)
     return Chart(
         key="epochs",
         title="ε over epochs",
@@ -125,7 +127,7 @@ def epochs(facts: Facts) -> Chart | None:
         traces=traces,
         layout=layout,
         columns=["epoch", *names],
-        rows=[[str(e), *(_or_none(facts.curves[n][i]) for n in names)] for i, e in enumerate(at)],
+        rows=[[str(e), *(_or_none(curves[n][i]) for n in names)] for i, e in enumerate(at)],
         toggles=toggles,
     )
 

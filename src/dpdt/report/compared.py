@@ -8,18 +8,9 @@ from decimal import ROUND_FLOOR
 from typing import Any
 
 from dpdt.accounting.guarantee import short, shown
-from dpdt.report.charts import (
-    CATEGORIES,
-    COLOURS,
-    SMALLER,
-    Chart,
-    layout_of,
-    literal,
-    relation,
-    scale_of,
-    up,
-)
+from dpdt.report.charts import CATEGORIES, Chart, layout_of, literal, relation, scale_of, up
 from dpdt.report.facts import Facts, is_number
+from dpdt.report.style import COLOURS, SMALLER
 
 LOOKS = (("proven", "circle", 0), ("claimed", "diamond-open", 1), ("measured", "triangle-right", 2))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdt.accounting.guarantee import RELATIONS, shown
-from dpdt.report.privacy import new_figure, save
+from dpdt.report.style import GREY, HIGHER, SMALLER, legend, new_figure, save
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -43,7 +43,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         mine = [row for row in rows if row["method"] == method]
         known = [row for row in mine if row["proven_epsilon"] is not None]
         if not known:
-            axes.axhline(mine[0]["accuracy_mean"], color="grey", linestyle=":", label=method)
+            axes.axhline(mine[0]["accuracy_mean"], color=GREY, linestyle=":", label=method)
             continue
         axes.errorbar(
             [row["proven_epsilon"] for row in known],
@@ -53,6 +53,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             capsize=3,
             label=method,
         )
-    axes.set(xscale="log", xlabel="proven ε", ylabel="accuracy on held-out examples")
-    axes.legend()
+    axes.set(xscale="log", xlabel=f"{SMALLER} · proven ε")
+    axes.set_ylabel(f"accuracy on held-out examples ({HIGHER})")
+    legend(axes)
     save(figure, path)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpdt.report.privacy import new_figure, save
+from dpdt.report.style import legend, new_figure, save
 
 # A panel each: its title, whether its axis is logarithmic, and its curves.
 PANELS: tuple[tuple[str, bool, dict[str, str]], ...] = (
@@ -61,9 +61,7 @@ def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
             if any(math.isfinite(value) for value in values):
                 axes.plot(steps, values, label=label, marker="." if len(steps) == 1 else "")
         axes.set(xlabel="steps", title=title, yscale="log" if logarithmic else "linear")
-        if axes.lines:
-            axes.legend()
-        axes.grid(alpha=0.3)
+        legend(axes)
     figure.suptitle("Private: depends on the training data")
     save(figure, path)
 

@@ -58,7 +58,7 @@ def page(paths: Sequence[str | Path], *, private: bool = False) -> str:
     if len(found) > 1:
         beside = [compared.epsilons(found), charts.attacker([(f.name, f.pairs) for f in found])]
         beside.append(compared.trade_off(found))
-    scripts = [_plotly(), _own("page.js")]
+    scripts = [_plotly(), own("page.js")]
     text: str = _template().render(
         sections=sections,
         compared=[chart for chart in beside if chart],
@@ -67,7 +67,7 @@ def page(paths: Sequence[str | Path], *, private: bool = False) -> str:
         version=__version__,
         policy=_policy(scripts),
         scripts=[Markup(script) for script in scripts],
-        style=Markup(_own("page.css")),
+        style=Markup(own("page.css")),
     )
     return text
 
@@ -128,7 +128,8 @@ def _template() -> Any:
     return environment.get_template("page.html")
 
 
-def _own(name: str) -> str:
+def own(name: str) -> str:
+    """A file of the folder of pages."""
     return (files("dpdt.report") / FOLDER / name).read_text("utf-8")
 
 
@@ -137,11 +138,15 @@ def _plotly() -> str:
     return str(get_plotlyjs())
 
 
+def allowed(scripts: Sequence[str]) -> str:
+    """These scripts, as a browser's policy names them."""
+    hashes = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    return " ".join(f"'sha256-{base64.b64encode(h).decode()}'" for h in hashes)
+
+
 def _policy(scripts: Sequence[str]) -> str:
     """What the browser lets the page do: run these scripts, style itself, and nothing else."""
-    hashes = [hashlib.sha256(script.encode()).digest() for script in scripts]
-    allowed = " ".join(f"'sha256-{base64.b64encode(h).decode()}'" for h in hashes)
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {allowed(scripts)}; style-src 'unsafe-inline'; "
         "base-uri 'none'; form-action 'none'"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from dpdt.accounting import ACCOUNTANTS
 from dpdt.accounting.paper import leak, mixture
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dpdt.report.style import COLOURS, GREY, LOWER, colour_of, legend, new_figure, save
 
 POINTS = 40  # epochs at which curves are computed
 
@@ -55,11 +53,11 @@ def draw_over_epochs(ledger: Ledger, delta: float, path: Path) -> None:
                 curves["epochs"],
                 [math.nan if v is None else v for v in curves[accountant.name]],
                 "-" if valid else "--",
+                color=colour_of(accountant.name),
                 label=accountant.name + ("" if valid else " (claimed, not valid)"),
             )
-    axes.set(xscale="log", yscale="log", xlabel="epochs", ylabel=f"ε at δ = {delta:g}")
-    axes.legend()
-    axes.grid(alpha=0.3)
+    axes.set(xscale="log", yscale="log", xlabel="epochs", ylabel=f"ε at δ = {delta:g} ({LOWER})")
+    legend(axes)
     save(figure, path)
 
 
@@ -118,38 +116,18 @@ def draw_paper(path: Path, epochs: int = 60, fixed: int = 20) -> None:
     for adaptive, name in ((False, "constant noise"), (True, "adaptive noise")):
         left.plot(range(1, epochs + 1), paper_losses(epochs, adaptive), label=name)
         right.plot(range(1, fixed + 1), paper_contributions(fixed, adaptive), label=name)
-    left.axvline(fixed, color="grey", lw=0.8)
-    left.set(xlabel="E", ylabel=f"claimed ε_E(α), α = {ALPHA:g}", title="claimed loss over epochs")
+    left.axvline(fixed, color=GREY, lw=0.8)
+    told = f"claimed ε_E(α), α = {ALPHA:g} ({LOWER})"
+    left.set(xlabel="E", ylabel=told, title="claimed loss over epochs")
     right.set(xlabel="l", yscale="log", title=f"part of epoch l, E = {fixed}")
     noise = right.twinx()
+    noise.grid(False)
     for adaptive in (False, True):
         squares = [s.noise[0] ** 2 for s in _paper_settings(fixed, adaptive)]
-        noise.plot(range(1, fixed + 1), squares, ":", lw=1)
+        noise.plot(range(1, fixed + 1), squares, ":", lw=1, color=COLOURS[adaptive])
     noise.set_ylabel("noise variance (dotted)")
     for axes in (left, right):
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.legend()
-        axes.grid(alpha=0.3)
+        legend(axes)
     figure.suptitle("The paper's bound, which does not hold for a run with resets")
     save(figure, path)
-
-
-def new_figure(columns: int = 1) -> tuple[Figure, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, columns, figsize=(6.4 * columns, 4.2), layout="constrained")
-    return figure, axes
-
-
-def save(figure: Figure, path: Path) -> None:
-    from matplotlib import pyplot
-
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be written ({error})") from None
-    finally:
-        pyplot.close(figure)

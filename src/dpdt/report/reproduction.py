@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dpdt.report.privacy import new_figure, save
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dpdt.report.style import GREY, HIGHER, legend_of_all, new_figure, save
 
 Rows = list[dict[str, Any]]
 
@@ -43,14 +40,8 @@ def bars(
         panel.set_yticks(places, [r["row"] for r in mine])
         panel.invert_yaxis()
         panel.set(xlabel=f"{label} in per cent ({better} is better)", title=name)
-    _legend_below(figure, axes)
+    legend_of_all(figure, axes)
     save(figure, path)
-
-
-def _legend_below(figure: Figure, axes: Any) -> None:
-    """One legend for all panels, where it covers no curve."""
-    found = np.atleast_1d(axes)[0].get_legend_handles_labels()
-    figure.legend(*found, loc="outside lower center", ncols=3, fontsize="small")
 
 
 def _percent(value: float | None) -> float:
@@ -64,18 +55,17 @@ def sweep(rows: Rows, path: Path) -> None:
     for panel, mode in zip(np.atleast_1d(axes), modes, strict=True):
         mine = [row for row in rows if row["mode"] == mode]
         equal = next(row for row in mine if row["kind"] == "equal")
-        panel.axhline(100 * equal["accuracy"], color="grey", ls="--", label="equal")
+        panel.axhline(100 * equal["accuracy"], color=GREY, ls="--", label="equal")
         for kind in dict.fromkeys(r["kind"] for r in mine if r["kind"] != "equal"):
             points = sorted((r["boost"], r["accuracy"]) for r in mine if r["kind"] == kind)
             points = sorted([*points, (1.0, equal["accuracy"])])
             panel.plot([b for b, _ in points], [100 * a for _, a in points], "o-", label=kind)
         panel.set(
             xlabel="r, the boost of one kind (more is less noise)",
-            ylabel="accuracy in per cent (higher is better)",
+            ylabel=f"accuracy in per cent ({HIGHER})",
             title=f"mode {mode}",
         )
-        panel.grid(alpha=0.3)
-    _legend_below(figure, axes)
+    legend_of_all(figure, axes)
     save(figure, path)
 
 
@@ -95,11 +85,10 @@ def trajectories(rows: Rows, path: Path) -> None:
         panel.invert_xaxis()
         panel.set(
             xlabel="claimed ε, which does not hold (to the right is less)",
-            ylabel="accuracy in per cent (higher is better)",
+            ylabel=f"accuracy in per cent ({HIGHER})",
             title=name,
         )
-        panel.grid(alpha=0.3)
-    _legend_below(figure, axes)
+    legend_of_all(figure, axes)
     save(figure, path)
 
 

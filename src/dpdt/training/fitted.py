@@ -4,26 +4,91 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from decimal import ROUND_CEILING
+from html import escape
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from dpdt.accounting import Privacy
-from dpdt.ledger import Ledger
+from dpdt.accounting.guarantee import shown
+from dpdt.errors import InputError
+from dpdt.files import write_atomically
+from dpdt.ledger import Ledger, text_of
+from dpdt.methods.method import Training
 from dpdt.models.metrics import Judge
+from dpdt.runs import Run
+from dpdt.training.kept import configured
+from dpdt.training.step import Step
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Fitted:
     """A trained model, what it guarantees, and a record for each epoch (private, as losses are)."""
 
     model: nn.Module
     privacy: Privacy
     _ledger: Ledger
+    _training: Training
     history: list[dict[str, Any]]
     judge: Judge  # what the model is judged by
+
+    @classmethod
+    def of(cls, model: nn.Module, step: Step, history: list[dict[str, Any]]) -> Fitted:
+        """What a run has left; its ledger is copied."""
+        return cls(
+            model=model,
+            privacy=step.privacy(),
+            _ledger=copy.deepcopy(step.writer.ledger),
+            _training=step.plan.training,
+            history=history,
+            judge=step.held.judge,
+        )
 
     @property
     def ledger(self) -> Ledger:
         """What was done: a copy, so that looking at it changes nothing."""
         return copy.deepcopy(self._ledger)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the folder of a run, as `dpdt.train(…, out=folder)` does. It must not exist."""
+        if not self._ledger.closed:
+            raise InputError(
+                f"{folder}: the run was interrupted and has no end; dpdt.train(…, out=…) keeps "
+                "what it can go on from"
+            )
+        run = Run.create(Path(folder), configured(self._training, self.judge))
+        with run.locked():
+            write_atomically(run.ledger_path, text_of(self._ledger).encode())
+            for record in self.history:
+                run.metrics({"epsilon": None, "claimed": None, **record})
+            run.save_model(self.model)
+
+    def __repr__(self) -> str:
+        """What was trained and what it guarantees; nothing private."""
+        return f"{self._words()}\n{self.privacy}"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        return f"<p>{escape(self._words())}</p>{self.privacy._repr_html_()}"
+
+    def _words(self) -> str:
+        size, steps = sum(p.numel() for p in self.model.parameters()), self.privacy.steps
+        kind = type(self.model).__name__
+        return f"{kind} with {size:,} parameters, trained by {self._ledger.header.method} in " + (
+            f"{steps} steps ({self.privacy.epochs:g} epochs)"
+        )
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a run; `result` is what `dpdt.train` would have returned of it."""
+
+    def __init__(self, result: Fitted):
+        spent = shown(result.privacy.epsilon, ROUND_CEILING)
+        super().__init__(
+            f"the run ended after {result.privacy.steps} steps, for which ε ≤ {spent} was spent; "
+            "the result so far is in .result of this exception (sys.last_value.result in a "
+            "notebook)"
+        )
+        self.result = result

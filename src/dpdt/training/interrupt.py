@@ -19,14 +19,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interrupt:
     """While active, the first signal only sets `asked`. `number` is the signal's."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
+        self.asked, self._signals = False, signals
         self.number: int = signal.SIGINT  # until there is one: another rank may have heard it
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in self._signals:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
         return self

@@ -83,9 +83,13 @@ class Loader(Single):
         return self.steps - self.position
 
     def __iter__(self) -> Iterator[Batch]:
+        return self.until(self.steps)
+
+    def until(self, end: int) -> Iterator[Batch]:
+        """The mini-batches from wherever the run stands to the step of that number."""
         while True:
             with self._lock:  # two threads get different batches
-                if self.position >= self.steps:
+                if self.position >= end:
                     break
                 step = self.position
                 self.announce(step)
@@ -95,7 +99,8 @@ class Loader(Single):
                 given = Handed.of(own)
                 self._handed[step] = (given, own)
             yield given
-        self._stop_reading()
+        if self.position >= self.steps:
+            self._stop_reading()
 
     def _batch(self, step: int) -> Batch:
         data = self._read_ahead(step)

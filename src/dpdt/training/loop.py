@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
-import numpy as np
 import torch
 from torch import nn
 
-from dpdt import config
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.gradients import Loss
 from dpdt.data.access import count, sample
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
-from dpdt.methods.canaries import Pulls
-from dpdt.methods.method import Training
 from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
-from dpdt.models.metrics import Metric
 from dpdt.training import earlier
 from dpdt.training.ahead import Draws
+from dpdt.training.arguments import Arguments, Given, complete, parted, training_of
 from dpdt.training.augment import Augment
+from dpdt.training.behind import Behind, refuse_beside
+from dpdt.training.callbacks import Callback, listeners
 from dpdt.training.device import place
 from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
@@ -38,80 +34,32 @@ from dpdt.training.ready import Ready, identity_of, sealed
 from dpdt.training.step import Step
 from dpdt.training.streams import streams
 from dpdt.training.tally import Tally
+from dpdt.training.watching import Keep, watching
 from dpdt.weights import storable
 
 
-class Given(TypedDict, total=False):
-    """What `prepare` and `train` are given besides a model and data.
-
-    loss: a loss of torch such as nn.MSELoss(), or (model, micro-batch) → mean loss. Default: that
-        of the task, or the model's own loss.
-    task: what the model is trained for (dpdt.tasks.TASKS), where it is not clear.
-    metric: what it is judged by, by name or as (outputs, targets) → number. Default: the task's.
-    test: held-out examples, which are checked at once.
-    users: who owns each example, for unit "user".
-    public: inputs without labels that need no protection. Some methods use them.
-    absent: a mask of examples that never take part, for audits of adding and removing.
-    pulls: gradient canaries, for audits.
-    ledger: where to write the ledger. If left out, it is kept in memory.
-    diagnose: compute the quantities of the convergence theory at every step.
-    overwrite: the data's tensors are needed no more and may be written to, which saves memory.
-    using: settings that were made already. Otherwise give settings as keywords.
-    source: what the data are recognised by in budgets, if not by some of their examples.
-    local: data and users are this rank's alone, and the ranks' users are trained on together.
-    world: the ranks that train together. If left out, they are found as torchrun tells.
-    """
-
-    loss: Loss | nn.Module
-    task: str
-    metric: str | Metric
-    test: Any
-    users: Sequence[Any] | None
-    public: Any
-    absent: np.ndarray | None
-    pulls: Pulls | None
-    ledger: str | Path | None
-    diagnose: bool
-    overwrite: bool
-    using: Training | None
-    source: str
-    local: bool
-    world: World
-
-
-class Arguments(Given, config.Options, total=False):
-    """Everything in `Given`, and every setting of docs/configuration.md."""
-
-
-def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[Step, Loader]:
-    """A step and its loader, for a training loop of one's own.
-
-        step, loader = dpdt.prepare(model, (x, y), epochs=20, batch_size=256, epsilon=8.0)
-        for batch in loader:
-            step(batch)
-        step.finish()
-        print(step.privacy())
-
-    Args:
-        model: any module; it is trained in place, in its current mode.
-        data: inputs and targets as tensors, arrays or frames, a mapping, a Dataset, a DataLoader.
-        **options: see `Given` and docs/configuration.md.
-    """
-    given = _given(options)
+def prepare(
+    model: nn.Module, data: Any, *, kind: type[Step] = Step, **options: Unpack[Arguments]
+) -> tuple[Step, Loader]:
+    """A step and the mini-batches of the whole run. `dpdt.prepare` is in own.py."""
+    given, own, settings = parted(options)
     world = given.get("world") or World.join()
     with world.telling():
         _warn_of_odd_weights(model, world)
-        training = as_read(_training(given.get("using"), options), data)
-        return _prepared(model, data, training, given, world)
+        training = as_read(training_of(given.get("using"), settings), data)
+        refuse_beside(own, training, settings, given.get("scheduler"))
+        device = place(model, training.train)
+        behind = Behind.of(own, given.get("scheduler"), model, training, world)
+        return _prepared(model, data, behind, given, world, device, kind)
 
 
 def _prepared(
-    model: nn.Module, data: Any, training: Training, given: Given, world: World
-) -> tuple[Step, Loader]:
-    device, users = place(model, training.train), given.get("users")
+    model: nn.Module, data: Any, behind: Behind, given: Given, world: World, device: torch.device,
+    kind: type[Step],
+) -> tuple[Step, Loader]:  # fmt: skip
+    training, users, local = behind.training, given.get("users"), given.get("local", False)
     offered = Offered.of(model, data, given, device, training.method)
     data, public, loss = offered.data, offered.public, offered.loss
-    local = given.get("local", False)
     refuse_alone(world, given, local)
     if (training.privacy.unit == "user") != (users is not None):
         raise InputError(
@@ -138,8 +86,8 @@ def _prepared(
     draws = Draws(sampler, coins, (0, 1) if local else (world.rank, world.size))
     loader = _loader(data, draws, plan, device, world)
     job = offered.job(learner, loss, plan, noise, world, diagnose=given.get("diagnose", False))
-    step = Step(
-        plan.training.method.engine(job),
+    step = kind(
+        plan.training.method.engine(behind.added(job)),
         loader,
         plan,
         model=model,
@@ -151,13 +99,19 @@ def _prepared(
         whitened=ready.whitened,
     )
     step.held = offered.held
-    step.writer.ledger.data = sealed(training, given.get("source"), seen, world)
-    for why in filter(None, why_not):
+    _begin(step, given, filter(None, why_not))
+    return step, loader
+
+
+def _begin(step: Step, given: Given, voids: Iterable[str]) -> None:
+    """Say in the ledger whose data it is about and what is wrong from the start; remember both."""
+    model, seen, world = step.whole, step.seen, step.world
+    step.writer.ledger.data = sealed(step.plan.training, given.get("source"), seen, world)
+    for why in voids:
         step.writer.void(why)
     earlier.remember(model, seen)
     if (path := given.get("ledger")) is not None and world.first:
         step.writer.open(path)
-    return step, loader
 
 
 def _warn_of_odd_weights(model: nn.Module, world: World) -> None:
@@ -188,44 +142,56 @@ def _loader(data: Any, draws: Draws, plan: Plan, device: torch.device, world: Wo
     )
 
 
-def _given(options: Any) -> Given:
-    """Take what is no setting out of the options."""
-    found: Given = {}
-    for name in Given.__annotations__.keys() & options.keys():
-        found[name] = options.pop(name)  # type: ignore[literal-required]
-    return found
-
-
-def _training(using: Training | None, settings: Any) -> Training:
-    """The settings that were made already, or those that the keywords make."""
-    if using is None:
-        return config.training(**settings)
-    if settings:
-        raise InputError(
-            f"using: settings that were made already leave no room for {', '.join(settings)}; "
-            "give one or the other"
-        )
-    return using
-
-
+@complete
 def train(
     model: nn.Module,
     data: Any,
     *,
-    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_epoch: Callable[[dict[str, Any]], bool | None] | None = None,
     on_step: Callable[[StepResult, Batch], None] | None = None,
     **options: Unpack[Arguments],
 ) -> Fitted:
     """Train a model and say what the result guarantees.
 
-    `test` are held-out examples, in the form of `data`. The metric on them (`metric`) is measured
-    after each epoch. They should not overlap with `data`: what is measured on training data is
-    private. The other arguments are those of `prepare`.
+        result = dpdt.train(model, (x, y), epochs=20, batch_size=256, epsilon=8.0)
+
+    Args:
+        model: any module; it is trained in place.
+        data: inputs and targets as tensors, arrays or frames, a mapping, a Dataset, a DataLoader.
+        test: held-out examples in the form of `data`, measured (`metric`) after each epoch. They
+            should not overlap with `data`: what is measured on training data is private.
+        callbacks: listen to the run, and may stop it (docs/python.md).
+        progress: show a line about the run where there is a terminal or a notebook.
+        out: keep the run in this folder, which must not exist. `dpdt account`, `budget` and
+            `report` read it. With `resume` an interrupted run in it goes on.
+        on_epoch: a callback that is one function. It gets public numbers, and stops the run by
+            returning True.
+        epochs, batch_size: how long to train, and on how many examples a step.
+        epsilon, delta: the privacy to reach. Without `epsilon`, give `noise`.
+        unit: what is protected: "example", "shard", or "user" with `users`, one for each example.
+        method: "dpdt" (decoupled training), "dpsgd", "gep", "pate", or "plain" without privacy.
+        clip, noise: the bound on a contribution, and the noise on the mean of all.
+        lr: the learning rate; "auto" is computed from the noise.
+        auxiliaries, memory: of decoupled training: how many, and what outlives a step.
+        sampling: who is in which mini-batch: "poisson", "partition" or "cyclic-poisson".
+        optimizer, scheduler: for "dpsgd": functions that make a torch optimizer of the parameters,
+            and an lr_scheduler of the optimizer.
+        loss, task: a loss of torch, or (model, micro-batch) → mean loss; what it is trained for.
+        public: inputs without labels that need no protection.
+        **options: more settings, below and in docs/configuration.md.
+
+    Ctrl-C ends the run after its step, and raises `dpdt.Interrupted` with the `result` so far.
     """
+    heard = listeners(callbacks, on_epoch)
+    keep = Keep.of(out, resume, options.get("ledger"))
     step, loader = prepare(model, data, **options)
-    if on_epoch is not None or on_step is not None:
-        step.export("what callbacks saw on the way")
-    return fit(model, step, loader, on_epoch=on_epoch, on_step=on_step)
+    with watching(model, step, heard, on_step, keep, show=progress) as watch:
+        result = fit(model, step, loader, **watch.hooks())
+    return watch.end(result)
 
 
 def fit(
@@ -233,14 +199,14 @@ def fit(
     step: Step,
     loader: Loader,
     *,
-    on_epoch: Callable[[dict[str, Any]], None] | None = None,
-    on_step: Callable[[StepResult, Batch], None] | None = None,
+    on_epoch: Callable[[dict[str, Any]], bool | None] | None = None,
+    on_step: Callable[[StepResult, Batch], bool | None] | None = None,
     tally: Tally | None = None,
 ) -> Fitted:
     """Run a prepared step over its loader.
 
     Where the run has said that only the last iterate leaves, nothing is measured before the end.
-    A run that goes on within an epoch has a tally of it.
+    A run that goes on within an epoch has a tally of it. It ends early if a listener returns True.
     """
     history: list[dict[str, Any]] = []
     tally = Tally() if tally is None else tally
@@ -248,7 +214,7 @@ def fit(
     model.train()
     try:
         for batch in loader:
-            result = step(batch)
+            result, stop = step(batch), False
             tally.add(result)
             if (batch.step + 1) % loader.batches == 0:
                 last = batch.step + 1 == loader.steps
@@ -265,9 +231,11 @@ def fit(
                     record["diagnostics"] = vars(result.diagnostics)
                 history.append(record)
                 if on_epoch is not None:
-                    on_epoch(record)
+                    stop = on_epoch(record) is True
             if on_step is not None:  # last, since it may raise to stop
-                on_step(result, batch)
+                stop |= on_step(result, batch) is True
+            if stop:
+                break
     except KeyboardInterrupt as error:
         if not step.world.stopping:  # the other ranks know nothing of it
             step.world.leave(error)
@@ -279,10 +247,8 @@ def fit(
     finally:
         model.eval()
     step.finish()
-    return Fitted(
-        model=model,
-        privacy=step.privacy(),
-        _ledger=copy.deepcopy(step.writer.ledger),
-        history=history,
-        judge=step.held.judge,
-    )
+    if (
+        history and history[-1]["step"] == step.engine.steps
+    ):  # of the model that is left: an average
+        history[-1] |= step.held.record(model)
+    return Fitted.of(model, step, history)

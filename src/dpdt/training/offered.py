@@ -70,7 +70,11 @@ class Offered:
             data=read(mine),
             public=None if inputs is None else alone(inputs),
             loss=found.loss,
-            held=Held(judge=found.judge, test=None if theirs is None else read(theirs)),
+            held=Held(
+                judge=found.judge,
+                test=None if theirs is None else read(theirs),
+                read=lambda examples: read(taken(examples)),
+            ),
             device=device,
             by_name=isinstance(take(mine, torch.arange(1)), Mapping),
         )

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import ROUND_CEILING
+from importlib.util import find_spec
 from types import TracebackType
 
 from rich.console import Console
@@ -35,7 +36,8 @@ def counting(what: str, total: int, *, enabled: bool) -> Iterator[Callable[..., 
 class Display:
     def __init__(self, steps: int, epochs: int, enabled: bool, metric: str):
         console = Console(file=sys.stderr)
-        self.enabled = enabled and console.is_terminal
+        notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+        self.enabled = enabled and (console.is_terminal or notebook)
         self.epochs = epochs
         self.progress = Progress(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from dpdt.algorithm.batch import leaves
 from dpdt.algorithm.state import model_hash
@@ -120,8 +120,10 @@ def refuse_unlike(
 
 
 def _refuse_sharded(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if isinstance(parameter, DTensor):
+    # whoever has a sharded tensor has imported this; importing it takes a second
+    sharding: Any = sys.modules.get("torch.distributed.tensor")
+    for name, parameter in model.named_parameters() if sharding else ():
+        if isinstance(parameter, sharding.DTensor):
             raise InputError(
                 f"parameter {name!r} is sharded over ranks (fully_shard), which does not go with "
                 "gradients of single auxiliaries (docs/scaling.md); give every rank the whole model"

@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 
 from dpdt import seal
-from dpdt.accounting import account
-from dpdt.accounting.composition import Composition
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.errors import InputError
@@ -24,11 +21,10 @@ from dpdt.training.depends import same_ranks
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.pace import Pace
 from dpdt.training.progress import Display
-from dpdt.training.recorded import between, continued
+from dpdt.training.recorded import continued
+from dpdt.training.spent import Spent
 from dpdt.training.step import Step
 from dpdt.training.tally import Tally
-
-LOOKS = 10  # at ε while a run goes on, where each takes time
 
 
 def expected(step: Step, folder: Run | None, state: Any, depends: dict[str, str]) -> Ledger:
@@ -50,16 +46,16 @@ class Recorder:
         *,
         display: Display,
         interrupt: Interrupt,
+        repeats: bool = True,
     ):
-        self.folder, self.step, self.depends = folder, step, depends
+        self.folder, self.step, self.depends, self.repeats = folder, step, depends, repeats
         self.display, self.world = display, step.world
         self.world.asked = lambda: interrupt.asked
         self.nonfinite = 0
         self.tally = Tally()  # of the epoch that is being trained
         self.began = time.perf_counter()
         self.pace = Pace(step.plan.training.train.checkpoint, self.world)
-        self._epochs = step.plan.training.train.epochs
-        self._coarse = Composition(coarse=True)
+        self._spent = Spent(step)
 
     @property
     def seconds(self) -> float:
@@ -89,12 +85,14 @@ class Recorder:
     def resume(self, state: dict[str, Any] | None) -> None:
         """Go on from a checkpoint, which rank 0 has.
 
-        It is gone on from bit for bit by as many ranks, else with fresh noise and coins. Fresh ones
-        are in a checkpoint before the first of them is drawn. So those of the old checkpoint are
-        never drawn again.
+        It is gone on from bit for bit by as many ranks, unless there is more that numbers depend on
+        than can be compared (`repeats`). Else it goes on with fresh noise and coins. Fresh ones are
+        in a checkpoint before the first of them is drawn. So those of the old checkpoint are never
+        drawn again.
         """
-        exact = self.world.from_first(state and same_ranks(state["depends"], self.depends))
-        if state is not None and not exact:
+        same = state and same_ranks(state["depends"], self.depends)
+        exact = self.world.from_first(same and self.repeats)
+        if state is not None and not same:
             said = f"the run goes on by another number of ranks ({self.step.world.size}), so with "
             said += "fresh noise"
             print(said, file=sys.stderr)
@@ -139,20 +137,3 @@ class Recorder:
             self.checkpoint()
         if stop:
             raise KeyboardInterrupt
-
-    def _spent(self, epoch: int, step: int) -> tuple[float | None, float | None]:
-        """ε so far, proven and claimed by the paper.
-
-        Steps that a resumed run takes again, as they were, stand in the ledger already: they count
-        when they come. Under Poisson sampling this takes time: few looks, all but the last coarse.
-        """
-        ledger, delta = self.step.writer.ledger, self.step.delta
-        if not ledger.repeats:
-            ledger = replace(ledger, runs=between(ledger.runs, 0, step))
-        if epoch == self._epochs or ledger.header.sampling != "poisson":
-            found = account(ledger, delta, allow_large_delta=True)
-            return found.epsilon, found.claimed
-        if epoch % math.ceil(self._epochs / LOOKS):
-            return None, None
-        bound = self._coarse.guarantee(ledger, delta)
-        return (bound.epsilon if bound.valid else math.inf), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from dpdt.fields import choice, named, number, positive
 from dpdt.methods import sampled
@@ -13,6 +14,7 @@ from dpdt.methods.problem import Problem
 from dpdt.methods.settings import PrivacySettings, TrainSettings
 
 ADAM = 0.9  # the momentum of AdamW
+OWN = "own"  # an optimizer that is given in Python
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +28,12 @@ class Dpsgd(Method):
     noise: float | None = number(None)  # the noise multiplier, in units of clip
     sampling: str = choice("poisson", SAMPLINGS)
     noise_bands: int | str = noise_bands()
-    optimizer: str = choice("sgd", ("sgd", "adamw"))
+    optimizer: str = choice("sgd", ("sgd", "adamw", OWN))
     lr: float = positive(0.1)
     momentum: float = number(0.9, most=0.999999)
     weight_decay: float = number(0.0)
+
+    takes_optimizer: ClassVar[bool] = True
 
     def plan(self, problem: Problem, training: Training) -> Plan:
         blocks = problem.blocks(self.granularity).blocks

@@ -47,7 +47,8 @@ class DpsgdEngine(Single):
             seed=job.seed,
             scales=True,
         )
-        self.optimizer = optimizer(method, list(self.layout.tensors))
+        self.optimizer = job.optimizer or optimizer(method, list(self.layout.tensors))
+        self.scheduler, self.batches = job.scheduler, job.plan.header.batches
 
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         kind = self.method.clipping
@@ -70,6 +71,8 @@ class DpsgdEngine(Single):
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
+        if self.scheduler is not None and self.steps % self.batches == 0:
+            self.scheduler.step()
         return StepResult(loss=loss, nonfinite=tally.nonfinite // columns.count)
 
     def _columns(self, clip: tuple[float, ...]) -> tuple[Columns, tuple[float, ...]]:
@@ -97,10 +100,10 @@ class DpsgdEngine(Single):
         """The model is as it is to be released."""
 
     def state_dict(self) -> dict[str, Any]:
-        return saved(self.model, self.optimizer, self.steps, self.executor)
+        return saved(self.model, self.optimizer, self.steps, self.executor, self.scheduler)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = restore(self.model, self.optimizer, state, self.executor)
+        self.steps = restore(self.model, self.optimizer, state, self.executor, self.scheduler)
 
 
 def _whole_or_nothing(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:

@@ -1,0 +1,286 @@
+"""The explorer: a page of controls and curves, by Dash. What it shows comes from exploring.py."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from flask import Flask
+from werkzeug.exceptions import HTTPException
+
+from dpdt import __version__
+from dpdt.errors import InputError
+from dpdt.report import charts, exploring, pages
+from dpdt.report.choices import GIVEN, TARGET, Control, Source, controls, toml
+from dpdt.report.loopback import LARGEST, Application, Guard
+
+PLOT = {"displayModeBar": False, "scrollZoom": False, "doubleClick": False, "responsive": True}
+EMPTY = {"figure": {"data": [], "layout": charts.layout_of("", "")}}
+PAGES = 100  # open pages whose newest request is remembered
+AIMS = ({"label": "found for a target ε", "value": TARGET}, {"label": "given", "value": GIVEN})
+# A slider has no name of its own for who cannot see it, and appears when it is ready.
+NAMES = """
+new MutationObserver(() => {
+  for (const thumb of document.querySelectorAll(".control [role=slider]:not([aria-label])"))
+    thumb.setAttribute("aria-label", thumb.closest(".control").querySelector("label").textContent);
+}).observe(document.documentElement, { childList: true, subtree: true });
+"""
+INDEX = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{%title%}</title>
+{%css%}
+<style>STYLE</style>
+<script>NAMES</script>
+</head>
+<body class="explorer">
+{%app_entry%}
+<footer>{%config%}{%scripts%}{%renderer%}</footer>
+</body>
+</html>"""
+
+
+class Turns:
+    """One computation at a time. Of a page's requests of a kind, only the newest is computed."""
+
+    def __init__(self) -> None:
+        self._computing, self._counting = threading.Lock(), threading.Lock()
+        self._newest: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    @contextmanager
+    def turn(self, page: str, kind: str) -> Iterator[bool]:
+        """Wait, then say whether there is still a reason to compute."""
+        key = (str(page)[:40], kind)
+        with self._counting:
+            mine = self._newest[key] = self._newest.pop(key, 0) + 1
+            while len(self._newest) > PAGES:
+                self._newest.popitem(last=False)
+        with self._computing:
+            yield self._newest.get(key) == mine
+
+
+def application(source: Source, token: str) -> Application:
+    """The page, for who has the token."""
+    style = pages.own("page.css") + pages.own("explore.css")
+    server = Flask("dpdt", static_folder=None)
+    server.config["MAX_CONTENT_LENGTH"] = LARGEST
+    server.register_error_handler(Exception, _refused)
+    app = Dash(
+        "dpdt",
+        server=server,
+        url_base_pathname=f"/{token}/",
+        include_assets_files=False,
+        serve_locally=True,
+        eager_loading=True,
+        index_string=INDEX.replace("STYLE", style).replace("NAMES", NAMES),
+        title=f"dpdt explore {source.name}",
+        update_title=None,
+        add_log_handler=False,
+        enable_mcp=False,
+    )
+    known = controls(source)
+    app.layout = lambda: _layout(source, known)
+    _calls(app, source, known)
+    scripts = " ".join(("'self'", pages.allowed([NAMES]), *app.csp_hashes()))
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src 'self' 'unsafe-inline'; img-src "
+        "'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+    return Guard(server, token, policy)
+
+
+def _refused(error: Exception) -> tuple[str, int]:
+    """What a request that makes no sense gets: no traceback, nothing of the machine."""
+    status = error.code if isinstance(error, HTTPException) and error.code else 400
+    return f"{status}: no such request\n", status
+
+
+def _layout(source: Source, known: tuple[Control, ...]) -> html.Main:
+    return html.Main(
+        [
+            dcc.Store(id="page", data=secrets.token_hex(8)),
+            dcc.Store(id="shown"),
+            html.Header(
+                [
+                    html.H1(f"What {source.name} would guarantee"),
+                    html.P(
+                        f"dpdt {__version__}. Move a setting, and every ε moves. Nothing is "
+                        "trained, no example is read, and nothing leaves this computer.",
+                        className="quiet",
+                    ),
+                ]
+            ),
+            html.Section(id="headline", **{"aria-live": "polite"}),
+            html.Section(
+                [
+                    html.H2("ε over epochs"),
+                    html.Div(id="legend", className="toggles"),
+                    dcc.Graph(id="curves", className="plot", config=PLOT),
+                    html.P(id="told", className="quiet"),
+                ],
+                id="chart",
+            ),
+            html.Section(
+                [_aim(source), *(_control(control) for control in known)],
+                id="controls",
+                **{"aria-label": "Settings"},
+            ),
+            html.Section([html.H2("What each choice costs"), html.Ul(id="costs")], id="prices"),
+            html.Section(id="meaning"),
+            html.Section(
+                [
+                    html.H2("Take it with you"),
+                    _copied("command", "copy as command"),
+                    _copied("toml", "copy as TOML"),
+                    html.Details([html.Summary("Every accountant"), html.Pre(id="table")]),
+                ],
+                id="taken",
+            ),
+        ]
+    )
+
+
+def _copied(name: str, label: str) -> html.Div:
+    return html.Div(
+        [
+            html.Div(
+                [dcc.Clipboard(id=f"copy-{name}", target_id=name, className="copy", title=label)]
+            ),
+            html.Span(label, className="label"),
+            html.Pre(id=name, tabIndex="0"),
+        ],
+        className="copied",
+    )
+
+
+def _aim(source: Source) -> html.Div:
+    """Whether the noise is found for a target ε or given."""
+    target = source.config.privacy.epsilon is not None
+    options = dcc.RadioItems(list(AIMS), TARGET if target else GIVEN, id="aim", inline=True,
+                             className="options")  # fmt: skip
+    return html.Div([html.Label("noise is", htmlFor="aim"), options], className="control")
+
+
+def _control(control: Control) -> html.Div:
+    label = html.Label([control.label, html.Span(f" {control.help}", className="quiet")],
+                       htmlFor=f"at-{control.name}")  # fmt: skip
+    if not control.slides:
+        options = dcc.RadioItems(list(control.values), control.text, id=f"at-{control.name}",
+                                 inline=True, className="options")  # fmt: skip
+        return html.Div([label, options], className="control")
+    slider = dcc.Slider(
+        0,
+        len(control.values) - 1,
+        1,
+        value=control.values.index(control.text),
+        id=f"slide-{control.name}",
+        marks=None,
+        updatemode="drag",
+        allow_direct_input=False,
+        className="slide",
+    )
+    text = dcc.Input(control.text, id=f"at-{control.name}", debounce=True, className="at",
+                     autoComplete="off")  # fmt: skip
+    parts = [html.Div([label, text], className="line"), slider]
+    return html.Div(parts, className="control", id=f"control-{control.name}")
+
+
+def _calls(app: Dash, source: Source, known: tuple[Control, ...]) -> None:
+    """What moves when something is moved."""
+    turns = Turns()
+    for control in known:
+        if control.slides:
+            app.clientside_callback(
+                f"(place) => ({json.dumps(control.values)})[place]",
+                Output(f"at-{control.name}", "value"),
+                Input(f"slide-{control.name}", "value"),
+                prevent_initial_call=True,
+            )
+    hidden = [Output(f"control-{name}", "hidden") for name in ("epsilon", "noise")]
+    app.clientside_callback(
+        f'(aim) => [aim !== "{TARGET}", aim === "{TARGET}"]', hidden, Input("aim", "value")
+    )
+    places = {control.name: Input(f"at-{control.name}", "value") for control in known}
+
+    at_once = [Output(n, "children") for n in ("headline", "meaning", "command", "toml", "table")]
+    at_once.append(Output("shown", "data"))
+
+    def move(texts: dict[str, Any], aim: str, page: str) -> Any:
+        with turns.turn(page, "move") as newest:
+            return _moved(source, texts, aim) if newest else [no_update] * len(at_once)
+
+    app.callback(at_once, [places, Input("aim", "value"), State("page", "data")])(move)
+
+    def later(outputs: dict[str, str], work: Callable[[exploring.Position], list[Any]]) -> None:
+        """What takes longer follows what was shown at once. It is empty where nothing was."""
+
+        def call(shown: Any, page: str) -> Any:
+            with turns.turn(page, str(outputs)) as newest:
+                if not newest:
+                    return [no_update] * len(outputs)
+                try:
+                    return work(exploring.position(source, dict(shown["texts"]), shown["aim"]))
+                except Exception:  # never an old number beside new settings
+                    return [EMPTY.get(kind) for kind in outputs.values()]
+
+        app.callback(
+            [Output(name, kind) for name, kind in outputs.items()],
+            [Input("shown", "data"), State("page", "data")],
+            prevent_initial_call=True,
+        )(call)
+
+    later({"curves": "figure", "legend": "children", "told": "children"}, _drawn)
+    later({"costs": "children"}, lambda at: [[html.Li(told) for told in exploring.costs(at)]])
+
+
+def _moved(source: Source, texts: dict[str, Any], aim: str) -> list[Any]:
+    """Everything that is said of a position at once, or why it cannot be."""
+    try:
+        texts = {name: "" if text is None else str(text) for name, text in texts.items()}
+        position = exploring.position(source, texts, TARGET if aim == TARGET else GIVEN)
+        here = exploring.found(position)
+    except Exception as error:  # never an old number beside new settings
+        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}"
+        refused = [html.P("This cannot be run", className="headline"), html.P(why)]
+        return [refused, [], "", "", "", None]
+    number, by = exploring.headline(here.privacy)
+    proven = here.privacy.proven
+    headline = [
+        html.P(
+            [html.Span(number, className="epsilon" if proven else "epsilon none"), f" {by}"],
+            className="headline",
+        ),
+        html.P(exploring.needed(here)),
+        *(html.P(note, className="note") for note in (*position.notes, *here.warnings)),
+    ]
+    words = [html.H2("What it means"), html.P(" ".join(exploring.meaning(here)))]
+    shown = {"texts": texts, "aim": position.noise}
+    command, table = source.command(position.changes), here.privacy.table(all=True)
+    return [headline, words, command, toml(here.config), table, shown]
+
+
+def _drawn(position: exploring.Position) -> list[Any]:
+    """The curves, what they are called, and how to read them."""
+    here = exploring.found(position)
+    chart = charts.over_epochs(exploring.curves(position.source, position.changes), here.privacy)
+    if chart is None:
+        return [EMPTY["figure"], [], "No accountant has a number for this run."]
+    legend = [
+        html.Span(
+            [html.Span(className=f"swatch c{colour}{' dashed' if dashed else ''}"), name],
+            className="curve",
+        )
+        for _, name, colour, dashed in chart.toggles
+    ]
+    return [{"data": chart.traces, "layout": chart.layout}, legend, chart.note]

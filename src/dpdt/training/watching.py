@@ -1,0 +1,184 @@
+"""What `dpdt.train` does beside its steps: tell callbacks, show progress, hear Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from torch import nn
+
+from dpdt.algorithm.batch import Batch
+from dpdt.algorithm.engine import StepResult
+from dpdt.data.access import sample
+from dpdt.errors import InputError
+from dpdt.training.callbacks import CANNOT_STOP, PUBLIC, Callback, Facts, Record
+from dpdt.training.fitted import Fitted, Interrupted
+from dpdt.training.interrupt import Interrupt
+from dpdt.training.kept import keeping
+from dpdt.training.progress import Display
+from dpdt.training.recorder import Recorder
+from dpdt.training.spent import Spent
+from dpdt.training.step import Step
+from dpdt.training.tally import Tally
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Where a run is kept, and whether one that was interrupted goes on there."""
+
+    path: Path
+    resume: bool
+
+    @classmethod
+    def of(cls, out: str | Path | None, resume: bool, ledger: Any) -> Keep | None:
+        """What a caller has said; None if the run is kept in memory."""
+        if out is None:
+            if resume:
+                raise InputError("resume: needs the folder of the run, out=…, which is missing")
+            return None
+        if ledger is not None:
+            raise InputError("ledger: is in the folder that out names; give one or the other")
+        return cls(Path(out), resume)
+
+
+@contextmanager
+def watching(
+    model: nn.Module,
+    step: Step,
+    callbacks: list[Callback],
+    on_step: Callable[[StepResult, Batch], None] | None,
+    keep: Keep | None,
+    *,
+    show: bool,
+) -> Iterator[Watch]:
+    """What listens to a run, from before its first step until after its last."""
+    world, epochs = step.world, step.plan.training.train.epochs
+    display = Display(step.plan.steps, epochs, show and world.first, step.held.name)
+    with world.telling(), display, Interrupt(_heard()) as interrupt, ExitStack() as held:
+        world.asked = lambda: interrupt.asked
+        world.refuse_differences(
+            {"out": keep and str(keep.path), "resume": bool(keep and keep.resume)}
+        )
+        heard = callbacks if world.first else []
+        for callback in heard:  # it may refuse, before there is a folder
+            callback.on_start(_facts(model, step))
+        recorder = None
+        if keep is not None:
+            kept = keeping(keep.path, step, display, interrupt, resume=keep.resume)
+            recorder = held.enter_context(kept)
+        if callbacks or on_step is not None:
+            step.export("what callbacks saw on the way")
+        watch = Watch(step, heard, on_step, display, recorder)
+        try:
+            yield watch
+        except KeyboardInterrupt:
+            if recorder is None or not world.asked_to_stop():
+                raise
+            result = Fitted.of(model, step, watch.history)
+            watch.tell(result)
+            raise Interrupted(result) from None
+
+
+def _facts(model: nn.Module, step: Step) -> Facts:
+    header, training = step.plan.header, step.plan.training
+    return Facts(
+        model=model,
+        loss=lambda examples: step.held.loss(model, examples),
+        same=lambda examples: sample(step.held.read(examples)) == step.seen,
+        method=header.method,
+        examples=header.examples,
+        parameters=step.plan.problem.size,
+        epochs=training.train.epochs,
+        steps=step.plan.steps,
+        batch_size=training.train.batch_size,
+        delta=training.privacy.delta,
+        unit=header.unit,
+        sampling=header.sampling,
+    )
+
+
+def _heard() -> tuple[signal.Signals, ...]:
+    """Ctrl-C, unless the program has its own way with it."""
+    own = threading.current_thread() is threading.main_thread()
+    usual = own and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return (signal.SIGINT,) if usual else ()
+
+
+class Hooks(TypedDict):
+    """What the loop tells of a run, and where it adds up an epoch."""
+
+    on_epoch: Callable[[dict[str, Any]], bool]
+    on_step: Callable[[StepResult, Batch], bool]
+    tally: Tally
+
+
+class Watch:
+    """Listens to the loop. What it returns says whether to stop, on all ranks the same."""
+
+    def __init__(
+        self,
+        step: Step,
+        callbacks: list[Callback],
+        on_step: Callable[[StepResult, Batch], None] | None,
+        display: Display,
+        recorder: Recorder | None,
+    ):
+        self.step, self.callbacks, self.display = step, callbacks, display
+        self._recorder, self._on_step, self._spent = recorder, on_step, Spent(step)
+        self.history: list[dict[str, Any]] = []
+        self._began, self.interrupted = time.perf_counter(), False
+
+    def hooks(self) -> Hooks:
+        """What the loop is given."""
+        tally = Tally() if self._recorder is None else self._recorder.tally
+        return {"on_epoch": self.on_epoch, "on_step": self.on_step, "tally": tally}
+
+    def on_epoch(self, record: dict[str, Any]) -> bool:
+        epsilon = None
+        self.history.append(record)
+        if self._recorder is not None:
+            self._recorder.on_epoch(record)
+        if self.callbacks or self.display.enabled:
+            epsilon, _ = self._spent(record["epoch"], record["step"])
+            self.display.epoch(record[self.step.held.name], epsilon)
+        known = None if epsilon == math.inf else epsilon
+        everything = {**record, "epsilon": known, "seconds": time.perf_counter() - self._began}
+        public = Record({name: everything[name] for name in PUBLIC})
+        stop = False
+        for callback in self.callbacks:
+            told = everything if callback.private else Record(public)
+            asks = callback.on_epoch(told) is True
+            if asks and callback.private:
+                warnings.warn(CANNOT_STOP.format(name=type(callback).__name__), stacklevel=2)
+            stop |= asks and not callback.private
+        return bool(self.step.world.from_first(stop))
+
+    def on_step(self, result: StepResult, batch: Batch) -> bool:
+        if self._on_step is not None:
+            self._on_step(result, batch)
+        if self._recorder is not None:
+            self._recorder.on_step(result, batch)  # at Ctrl-C it keeps where the run stands
+            return False
+        self.display.step(batch.epoch, result.loss)
+        self.interrupted = self.step.world.asked_to_stop()
+        return self.interrupted
+
+    def tell(self, result: Fitted) -> None:
+        """Tell the callbacks what the run guarantees."""
+        for callback in self.callbacks:
+            callback.on_end(result.privacy)
+
+    def end(self, result: Fitted) -> Fitted:
+        """What the run came to; if it was interrupted, an exception has it."""
+        self.tell(result)
+        if self.interrupted:
+            raise Interrupted(result)
+        return result

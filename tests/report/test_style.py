@@ -1,0 +1,86 @@
+"""Every picture in one style: legends cover nothing, and the better side is marked."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dpdt import config
+from dpdt.cli.main import cli
+from dpdt.report import audit, comparison, diagnostics, privacy, reproduction, style
+
+
+def compared(path):
+    rows = [
+        {"method": m, "proven_epsilon": e, "accuracy_mean": 0.8, "accuracy_spread": 0.01}
+        for m, e in (("dpdt", 1.0), ("dpdt", 8.0), ("dpsgd", 3.0), ("plain", None))
+    ]
+    comparison.draw(rows, path)
+
+
+def diagnosed(path):
+    names = [name for _, _, curves in diagnostics.PANELS for name in curves]
+    diagnostics.draw([{"step": t, **dict.fromkeys(names, 1.0 + t)} for t in range(3)], path)
+
+
+def attacked(path):
+    scores = np.linspace(0, 1, 50)
+    audit.draw({f"attack {k}": (scores + 0.1 * k, scores) for k in range(5)}, path)
+
+
+def swept(path):
+    kinds = ("equal", "conv", "linear")
+    reproduction.sweep(
+        [{"mode": "a", "kind": k, "boost": 2.0, "accuracy": 0.5} for k in kinds], path
+    )
+
+
+def accounted(path):
+    ledger = config.plan_of(config.load("cifar10-small")).ledger()
+    privacy.draw_over_epochs(ledger, 1e-6, path)
+
+
+DRAWN = [accounted, attacked, compared, diagnosed, privacy.draw_paper, swept]
+
+
+@pytest.mark.parametrize("draw", DRAWN, ids=lambda draw: draw.__name__)
+def test_legends_cover_no_panel_and_stay_in_the_picture(draw, tmp_path, monkeypatch):
+    seen = []
+
+    def look(figure, path):
+        figure.savefig(path, dpi=50)
+        renderer = figure.canvas.get_renderer()
+        panels = [axes.get_window_extent(renderer) for axes in figure.axes]
+        each = [axes.get_legend() for axes in figure.axes]
+        legends = [one for one in (*figure.legends, *each) if one is not None]
+        boxes = [one.get_window_extent(renderer) for one in legends]
+        seen.append((panels, boxes, figure.bbox, " ".join(a.get_ylabel() for a in figure.axes)))
+
+    for module in (audit, comparison, diagnostics, privacy, reproduction):
+        monkeypatch.setattr(module, "save", look)
+    draw(tmp_path / "picture.png")
+    ((panels, boxes, whole, told),) = seen
+    assert boxes
+    for box in boxes:
+        assert not any(box.overlaps(panel) for panel in panels)
+        assert whole.x0 <= box.x0
+        assert box.x1 <= whole.x1
+        assert whole.y0 <= box.y0
+    if draw is not diagnosed:
+        assert style.LOWER in told or style.HIGHER in told
+
+
+def test_an_accountant_has_one_colour_everywhere():
+    names = [accountant.name for accountant in privacy.ACCOUNTANTS]
+    assert len({style.colour_of(name) for name in names}) == len(names)
+
+
+def test_a_picture_says_where_it_is(tmp_path):
+    path = tmp_path / "epsilon.png"
+    words = ["account", "cifar10-small", "--figure", str(path), "--json"]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert json.loads(done.stdout)
+    assert f"picture: {path}" in done.stderr
+    assert Path(path).read_bytes()[:4] == b"\x89PNG"

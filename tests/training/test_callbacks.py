@@ -1,0 +1,209 @@
+"""What callbacks are shown, what they may do, and what a run that they stop has spent."""
+
+import os
+import signal
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import dpdt
+from dpdt.errors import InputError
+from tests.numbers import NUMBERS
+
+torch.manual_seed(0)
+X = torch.randn(40, 5)
+DATA = X, (X[:, 0] > 0).long()
+OTHER = -X, (X[:, 0] < 0).long()
+SMALL = {**NUMBERS, "auxiliaries": 4, "noise": 1.0, "epochs": 5, "batch_size": 20, "test": OTHER}
+
+
+def train(**options):
+    return dpdt.train(nn.Linear(5, 2), DATA, **{**SMALL, **options})
+
+
+class Listener(dpdt.Callback):
+    def __init__(self, private=False, stop=99):
+        self.private, self.stop, self.heard, self.begun, self.ended = private, stop, [], [], []
+
+    def on_start(self, facts):
+        self.begun.append(facts.numbers())
+
+    def on_epoch(self, record):
+        self.heard.append(record)
+        return record["epoch"] == self.stop
+
+    def on_end(self, privacy):
+        self.ended.append(privacy)
+
+
+def test_public_numbers_by_default_and_private_ones_if_asked():
+    public, private = Listener(), Listener(private=True)
+    result = train(callbacks=[public, private])
+    assert [set(r) for r in public.heard] == [{"epoch", "step", "epsilon"}] * 5
+    assert {"loss", "accuracy", "nonfinite", "seconds", "epsilon"} < set(private.heard[0])
+    epsilons = [r["epsilon"] for r in public.heard]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-1] == result.privacy.epsilon == public.ended[0].epsilon
+    assert public.begun == [
+        {
+            "method": "dpdt", "examples": 40, "parameters": 12, "epochs": 5, "steps": 10,
+            "batch_size": 20, "delta": 1e-5, "unit": "example", "sampling": "partition",
+        }
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"^loss: is not among the public numbers of an epoch"):
+        public.heard[0]["loss"]
+    assert result.ledger.exports[0] == "what callbacks saw on the way"
+
+
+@pytest.mark.parametrize("how", ["on_epoch", "callbacks"])
+def test_a_run_that_is_stopped_has_spent_what_it_did(how):
+    listener = Listener(stop=2)
+    given = {"on_epoch": listener.on_epoch} if how == "on_epoch" else {"callbacks": [listener]}
+    result = train(**given)
+    assert (result.privacy.steps, result.privacy.closed) == (4, True)
+    assert result.privacy.epsilon == train(epochs=2).privacy.epsilon < train().privacy.epsilon
+    assert len(result.history) == 2
+    assert not result.model.training
+
+
+def test_the_last_record_is_about_the_model_that_is_left():
+    given = {"averaging": 0.9, "epochs": 3, "lr": 0.5, "test": DATA}
+    result = train(**given)
+    assert result.history[-1]["accuracy"] == result.judge(result.model, DATA)
+    seen = []
+    stopped = train(**given, on_epoch=lambda r: r["epoch"] == 2, on_step=lambda *_: seen.append(1))
+    assert len(seen) == 4
+    assert stopped.history[-1]["accuracy"] == stopped.judge(stopped.model, DATA)
+
+
+def test_who_sees_private_numbers_cannot_stop():
+    with pytest.warns(UserWarning, match="cannot stop the run, since when it stops would tell"):
+        result = train(callbacks=[Listener(private=True, stop=2)])
+    assert result.privacy.steps == 10
+
+
+@pytest.mark.parametrize("answer", [None, False, 1, "yes"])
+def test_only_true_stops(answer):
+    assert train(on_epoch=lambda record: answer).privacy.steps == 10
+
+
+def test_early_stopping_needs_public_examples():
+    for given in ({"public": None}, {"public": OTHER, "patience": 0}):
+        with pytest.raises(
+            InputError, match=r"^EarlyStopping: needs public examples and a patience"
+        ):
+            dpdt.EarlyStopping(**given)
+    with pytest.raises(InputError, match=r"^EarlyStopping\.public: these are the training data"):
+        train(callbacks=[dpdt.EarlyStopping(public=(X.clone(), DATA[1].clone()))])
+    with pytest.raises(InputError, match=r"^callbacks: must be dpdt.Callback objects, found fun"):
+        train(callbacks=[lambda record: True])
+
+
+def test_early_stopping_waits_as_long_as_it_is_told():
+    scores, modes = [5.0, 4.0, 4.5, 4.0, 3.0], []
+
+    def measure(model, public):
+        modes.append(model.training)
+        return scores[len(modes) - 1]
+
+    stopping = dpdt.EarlyStopping(public=OTHER, patience=2, measure=measure)
+    assert train(callbacks=[stopping]).privacy.epochs == 4
+    assert (stopping.best, modes) == (4.0, [False] * 4)
+    usual = dpdt.EarlyStopping(public=tuple(t.numpy() for t in OTHER), patience=1)
+    train(callbacks=[usual])
+    assert 0.0 < usual.best < 10.0
+
+
+class Tracker:
+    def __init__(self):
+        self.seen = []
+
+
+class Mlflow(Tracker):
+    def log_metrics(self, metrics, step=None):
+        self.seen.append((metrics, step))
+
+
+class Wandb(Tracker):
+    def log(self, data, step=None):
+        self.seen.append((data, step))
+
+
+@pytest.mark.parametrize("kind", [Mlflow, Wandb])
+def test_trackers_get_public_numbers_unless_asked_for_more(kind):
+    public, private = kind(), kind()
+    train(callbacks=[dpdt.Logger(public), dpdt.Logger(private, private=True)])
+    assert [step for _, step in public.seen] == [2, 4, 6, 8, 10]
+    assert [set(numbers) for numbers, _ in public.seen] == [{"epoch", "epsilon"}] * 5
+    assert {"loss", "accuracy"} < set(private.seen[0][0])
+    with pytest.raises(InputError, match=r"^Logger: needs an object with log_metrics"):
+        dpdt.Logger(object())
+
+
+def test_tensorboard_is_asked_for_by_name(monkeypatch, tmp_path):
+    import sys
+    import types
+
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            written.append(folder)
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step))
+
+        def close(self):
+            written.append("closed")
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    train(epochs=1, callbacks=[dpdt.TensorBoard("logs")])
+    assert written == ["logs", ("epsilon", 2), "closed"]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InputError, match=r"^TensorBoard: the package tensorboard is not installed"):
+        dpdt.TensorBoard("logs")
+
+
+def at_step(number, call):
+    return lambda result, batch: call() if batch.step + 1 == number else None
+
+
+def test_ctrl_c_ends_the_run_with_its_result():
+    press = at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    listener = Listener()
+    with pytest.raises(dpdt.Interrupted, match="the run ended after 3 steps, for which ε ≤ ") as e:
+        train(on_step=press, callbacks=[listener])
+    result = e.value.result
+    assert (result.privacy.steps, result.privacy.closed) == (3, True)
+    assert len(result.history) == len(listener.heard) == len(listener.ended) == 1
+    assert isinstance(e.value, KeyboardInterrupt)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_is_left_to_a_program_that_has_its_own_way_with_it():
+    pressed = []
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    try:
+        result = train(on_step=at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (pressed, result.privacy.steps) == ([True], 10)
+
+
+def test_nothing_is_shown_where_nobody_looks(capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_is_shown_on_a_terminal(monkeypatch, capfd):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    train()
+    assert "epoch" in capfd.readouterr().err
+    train(progress=False)
+    assert capfd.readouterr().err == ""

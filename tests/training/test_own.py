@@ -1,0 +1,120 @@
+"""A training loop of one's own: no habit of loops trains in vain, or makes ε false."""
+
+import pytest
+import torch
+from torch import nn
+
+import dpdt
+from dpdt.errors import InputError
+from tests.numbers import NUMBERS
+
+DATA = torch.randn(40, 5), torch.arange(40) % 2
+POISSON = {"noise": 1.0, "epochs": 3, "batch_size": 10}
+PARTITION = {**NUMBERS, **POISSON, "auxiliaries": 5}
+
+
+def prepared(**options):
+    torch.manual_seed(0)
+    return dpdt.prepare(nn.Linear(5, 2), DATA, **{**POISSON, **options})
+
+
+def trained(step, loader, epochs=3):
+    for _ in range(epochs):
+        for batch in loader:
+            step(batch)
+
+
+def test_an_epoch_each_time_and_an_error_after_the_last():
+    step, loader = prepared()
+    found = [[(batch.epoch, batch.step) for batch in loader if step(batch)] for _ in range(3)]
+    assert found == [[(e, 4 * e + i) for i in range(4)] for e in range(3)]
+    assert len(loader) == 4
+    with pytest.raises(InputError, match=r"^loader: all 3 epochs of this run were handed out"):
+        iter(loader)
+    assert step.writer.ledger.steps == 12
+
+
+def test_the_step_ends_the_run_and_installs_the_average():
+    step, loader = prepared(averaging=0.9, noise_seed=1)
+    trained(step, loader)
+    assert step.privacy().closed
+    engine = step.engine
+    assert torch.equal(engine.layout.gather(), engine.average.to(engine.layout.gather().dtype))
+    torch.manual_seed(0)
+    same = dpdt.train(nn.Linear(5, 2), DATA, averaging=0.9, noise_seed=1, **POISSON)
+    assert torch.equal(step.whole.weight, same.model.weight)
+    assert step.result().ledger.runs == same.ledger.runs  # it ends nothing twice
+    with pytest.raises(InputError, match="the run has ended"):
+        step(None)
+
+
+def test_a_loop_that_breaks_off_has_spent_what_it_was_handed(tmp_path):
+    step, loader = prepared()
+    for batch in loader:
+        step(batch)
+        break
+    so_far = step.privacy()
+    assert (so_far.steps, so_far.closed) == (1, False)
+    assert [batch.step for batch in loader if step(batch)] == [1, 2, 3]  # the rest of the epoch
+    step.finish()
+    assert (step.privacy().steps, step.privacy().closed) == (4, True)
+    result = step.result()
+    with pytest.raises(InputError, match="the run has ended"):
+        next(iter(loader))
+    assert (
+        dpdt.release(result, to=tmp_path / "release").guarantee["epsilon"] == step.privacy().epsilon
+    )
+
+
+def test_a_batch_that_was_looked_at_counts_and_cannot_be_skipped():
+    step, loader = prepared()
+    next(iter(loader))
+    assert step.writer.ledger.steps == 1
+    with pytest.raises(InputError, match="must be used once, in order"):
+        trained(step, loader)
+    assert step.writer.ledger.steps == 2
+
+
+def test_a_batch_is_used_once():
+    step, loader = prepared()
+    batch = next(iter(loader))
+    step(batch)
+    with pytest.raises(InputError, match="must be used once, in order"):
+        step(batch)
+
+
+@pytest.mark.parametrize("options", [POISSON, PARTITION])
+def test_two_at_once_share_the_epoch(options):
+    step, loader = prepared(**options)
+    found = []
+    for one, two in zip(loader, loader, strict=True):
+        step(one)
+        step(two)
+        found += [one.step, two.step]
+    assert found == [0, 1, 2, 3]
+    assert step.writer.ledger.steps == 4
+    old = iter(loader)
+    next(old)  # of the second epoch, and never used
+    for _ in loader:
+        pass
+    assert next(old, None) is None  # it does not run on into the third
+    assert step.writer.ledger.steps == 8
+
+
+def test_an_earlier_state_is_gone_on_from_and_counted_again():
+    step, loader = prepared()
+    trained(step, loader, 1)
+    state = step.state_dict()
+    trained(step, loader, 1)
+    step.load_state_dict(state)
+    trained(step, loader, 2)
+    assert step.privacy().steps == 16
+    assert step.privacy().closed
+
+
+def test_neither_step_nor_loader_is_pickled():
+    import pickle
+
+    for part in prepared():
+        with pytest.raises(InputError, match="a run cannot be copied"):
+            pickle.dumps(part)
