@@ -1,12 +1,13 @@
 # make demo    train on the built-in data with a proven ε, about a minute after the first install
 # make test    the test suite
 # make lint    ruff and mypy
+# make docs    the documentation site, in site/; warnings are errors
 # make bench   time of accounting, of features, and of a step as a ratio to plain SGD, beside Opacus
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 
 demo: .venv/ready
 	$(BIN)/dpdt train digits
@@ -19,6 +20,9 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: .venv/ready
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/features.py
@@ -30,4 +34,4 @@ bench: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv build dist src/*.egg-info
+	rm -rf .venv build dist site src/*.egg-info

@@ -59,6 +59,7 @@ CALLBACKS = "tests/training/test_callbacks.py"
 OWN = "tests/training/test_own.py"
 IN_PYTHON = "tests/training/test_kept.py"
 OPTIMIZERS = "tests/methods/test_optimizers.py"
+TABLES = "tests/data/test_tables.py"
 ELSEWHERE = "tests/training/test_devices.py"
 PRECISION = "tests/algorithm/test_precision.py"
 AGREES = "tests/algorithm/test_engine_agrees.py"
@@ -66,6 +67,7 @@ AUGMENT = "tests/training/test_augment.py"
 BOUND = "tests/algorithm/test_bound.py"
 TAPS = "tests/algorithm/test_taps.py"
 CALIBRATE = "tests/accounting/test_calibrate.py"
+EXPLORE = "tests/report/test_explore.py"
 ALLOCATE = "tests/accounting/test_allocate.py"
 ALLOCATION = "tests/methods/test_allocation.py"
 BUDGET = "tests/releasing/test_budget.py"
@@ -1803,6 +1805,20 @@ ENGINES = [
         (METHODS,),
     ),
     Mutation(
+        "methods/rate.py",
+        "gradients on whitened inputs are clipped as others",
+        "return WHITENED_CLIP if whitened else CLIP",
+        "return CLIP",
+        (RULE,),
+    ),
+    Mutation(
+        "methods/dpdt/whitening.py",
+        "whitened inputs are so short that the bias gets half of the noise",
+        "scale=NORM / (length or 1.0)",
+        "scale=1.0 / (length or 1.0)",
+        (WHITENING,),
+    ),
+    Mutation(
         "methods/dpdt/whitening.py",
         "whitening is fitted to other inputs than the public ones",
         "self.whitening = Whitening.of(public.to(outer.weight))",
@@ -3301,6 +3317,55 @@ ACCOUNTING = [
         (FILES_OF_OTHERS,),
     ),
     Mutation(
+        "data/encoding.py",
+        "a number outside of its range is taken as it is",
+        "[(min(max(number, low), high) - low) / (high - low)]",
+        "[(number - low) / (high - low)]",
+        (TABLES,),
+    ),
+    Mutation(
+        "data/encoding.py",
+        "a message shows what a cell holds",
+        'f"{where}: is a text, and a number is declared"',
+        'f"{where}: {cell} is a text, and a number is declared"',
+        (TABLES,),
+    ),
+    Mutation(
+        "data/encoding.py",
+        "columns of a release are in another order than in training",
+        "[[name, list(v)] for name, v in self.columns]",
+        "sorted([name, list(v)] for name, v in self.columns)",
+        (TABLES,),
+    ),
+    Mutation(
+        "data/tables.py",
+        "whether a row is held out depends on the rows before it",
+        'coin = _digest(f"{digest.hex()} {seen[digest]}")',
+        'coin = _digest(f"{sum(seen.values())}")',
+        (TABLES,),
+    ),
+    Mutation(
+        "data/tables.py",
+        "runs on one table that hold out different rows are not added up",
+        "        digests += digest\n",
+        "        digests += digest[:0] if held_out else digest\n",
+        (TABLES,),
+    ),
+    Mutation(
+        "data/sheets.py",
+        "the first line of a table is shown, which may be a record",
+        "close = meant(column, self.names)",
+        'close = f"; there are {self.names}"',
+        (TABLES,),
+    ),
+    Mutation(
+        "config/starting.py",
+        "a column's name becomes lines of a configuration",
+        "line = _line(**{name: OPEN})",
+        'line = f\'"{name}" = "{OPEN}"\'',
+        ("tests/cli/test_files.py",),
+    ),
+    Mutation(
         "data/npz.py",
         "an array is as large as it says",
         "if dtype.hasobject or stored.bytes != info.file_size - member.tell():",
@@ -3397,6 +3462,55 @@ ACCOUNTING = [
         "if target * (1.0 - tolerance) <= spent(start) <= target:",
         "if target * (1.0 - tolerance) <= spent(start) <= 1.5 * target:",
         (CALIBRATE,),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer answers by any name",
+        "if host not in hosts or (",
+        "if (",
+        (f"{EXPLORE}::test_another_host_is_refused",),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer answers other sites",
+        '(origin is not None and origin != f"http://{host}")',
+        "False",
+        (f"{EXPLORE}::test_another_origin_is_refused",),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer needs no token",
+        'return hmac.compare_digest(token.encode("utf-8", "replace"), self._token.encode())',
+        "return True",
+        (f"{EXPLORE}::test_who_has_not_the_token_is_refused",),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer listens on every network",
+        'HOST = "127.0.0.1"',
+        'HOST = "0.0.0.0"',
+        (f"{EXPLORE}::test_it_listens_on_loopback_alone_and_answers_who_has_the_address",),
+    ),
+    Mutation(
+        "report/exploring.py",
+        "the explorer accounts at another δ",
+        "account(ledger, asked.delta, allow",
+        "account(ledger, asked.delta * 2, allow",
+        (f"{EXPLORE}::test_the_numbers_are_those_of_the_command_and_of_the_file",),
+    ),
+    Mutation(
+        "report/choices.py",
+        "the copied command leaves an override out",
+        "for change in self.overrides + changes:",
+        "for change in changes:",
+        (f"{EXPLORE}::test_the_numbers_are_those_of_the_command_and_of_the_file",),
+    ),
+    Mutation(
+        "report/explorer.py",
+        "what is refused leaves the settings to copy",
+        'return [refused, [], "", "", "", None]',
+        'return [refused, [], no_update, no_update, "", None]',
+        (f"{EXPLORE}::test_whatever_is_typed_is_a_position_or_one_sentence",),
     ),
     Mutation(
         "accounting/calibrate.py",

@@ -1,4 +1,4 @@
-"""README's five commands, as they are written there."""
+"""README's commands and code, as they are written there, by a shell and a Python of their own."""
 
 import os
 import re
@@ -6,18 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from docs import make_picture
+
+from tests.docs.pages import blocks, wrapper
+
 ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 
 
 def test_from_data_to_a_model_that_can_be_handed_over(tmp_path):
-    text = (ROOT / "README.md").read_text("utf-8")
-    (block,) = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
-    commands = block.splitlines()
-    verbs = [command.split()[1] for command in commands]
+    (block,) = [block.text for block in blocks(README) if block.language == "sh"]
+    verbs = [command.split()[1] for command in block.splitlines()]
     assert verbs == ["train", "audit", "release", "verify", "predict"]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "dpdt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dpdt "$@"\n')
-    (tmp_path / "dpdt").chmod(0o755)
+    wrapper(tmp_path)
     done = subprocess.run(
         ["sh", "-e", "-c", block],
         cwd=tmp_path,
@@ -36,3 +39,34 @@ def test_from_data_to_a_model_that_can_be_handed_over(tmp_path):
     }  # fmt: skip
     card = (tmp_path / "runs" / "first" / "release" / "README.md").read_text("utf-8")
     assert "It survived" in card
+
+
+def test_eight_lines_of_python(tmp_path):
+    (block,) = [block.text for block in blocks(README) if block.language == "python"]
+    assert len([line for line in block.splitlines() if line]) <= 8
+    done = subprocess.run(
+        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    accuracy, epsilon, *_ = done.stdout.splitlines()
+    assert float(accuracy) > 0.9
+    assert re.match(r"ε ≤ 8 +proven +composition · add or remove one example", epsilon)
+
+
+def test_it_fits_on_a_screen():
+    assert README.read_text("utf-8").count("\n") <= 80
+
+
+def test_the_picture_is_the_one_that_its_command_draws(tmp_path):
+    drawn = tmp_path / "picture.svg"
+    results = (ROOT / "docs" / "results.md").read_text("utf-8")
+    make_picture.draw(results, drawn)
+    found = make_picture.PICTURE.read_text("utf-8")
+    assert drawn.read_text("utf-8") == found, "python docs/make_picture.py draws it anew"
+    digits = make_picture.table(results, make_picture.PANELS["digits, 1,437 examples"])
+    assert [row[0] for row in digits["dpdt"]] == [1.0, 3.0, 8.0]
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)", README.read_text("utf-8")))
+def test_links_lead_somewhere(target):
+    assert (ROOT / target).exists()
