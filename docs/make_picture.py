@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import matplotlib
+from matplotlib import pyplot
 
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
+from dpdt.report import style
 
 DOCS = Path(__file__).parent
 PICTURE = DOCS / "images" / "accuracy.svg"
@@ -22,11 +21,7 @@ PANELS = {
     "digits, 1,437 examples": "dpdt compare digits --epsilon 1,3,8 --seeds 20",
     "CIFAR-10, linear head, 50,000 examples": "dpdt compare cifar10-scatter --methods",
 }
-STYLES = {
-    "dpdt": ("DP-DT", "#1f4fbf", "o"),
-    "dpsgd": ("DP-SGD", "#b3540a", "s"),
-    "gep": ("GEP", "#2d7a3a", "^"),
-}
+METHODS = {"dpdt": ("DP-DT", "o"), "dpsgd": ("DP-SGD", "s"), "gep": ("GEP", "^")}
 ROW = re.compile(r"^\| (\w+) \| (\d+) \| ([\d.]+) ± ([\d.]+) \|", re.MULTILINE)
 Points = dict[str, list[tuple[float, float, float]]]
 
@@ -43,26 +38,23 @@ def table(results: str, command: str) -> Points:
 
 def draw(results: str, path: Path) -> None:
     """Draw the panels to an SVG file."""
-    plt.rcParams.update({"svg.hashsalt": "dpdt", "svg.fonttype": "path", "font.size": 10})
-    figure, axes = plt.subplots(1, len(PANELS), figsize=(9, 3.2), layout="constrained")
-    for axis, (title, command) in zip(axes, PANELS.items(), strict=True):
+    figure, panels = style.new_figure(len(PANELS))
+    figure.set_size_inches(9.6, 3.7)
+    for axes, (title, command) in zip(panels, PANELS.items(), strict=True):
         points = table(results, command)
-        for method, (label, colour, marker) in STYLES.items():
+        for method, (label, marker) in METHODS.items():
             epsilons, means, spreads = zip(*points[method], strict=True)
-            axis.errorbar(
-                epsilons, means, spreads, color=colour, marker=marker, capsize=3, label=label
-            )
-        axis.set_xscale("log")
-        axis.set_xticks([1, 3, 8], ["1", "3", "8"], minor=False)
-        axis.minorticks_off()
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("proven ε (less is more private)")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("held-out accuracy (more is better)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+            axes.errorbar(epsilons, means, spreads, marker=marker, capsize=3, label=label)
+        axes.set_xscale("log")
+        axes.set_xticks([1, 3, 8], ["1", "3", "8"])
+        axes.minorticks_off()
+        axes.set_title(title)
+        axes.set_xlabel(f"{style.SMALLER}     proven ε")
+        axes.set_ylabel(f"accuracy ({style.HIGHER})")
+    style.legend_of_all(figure, panels)
+    with pyplot.rc_context({"svg.hashsalt": "dpdt"}):
+        figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":
