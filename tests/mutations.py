@@ -66,6 +66,7 @@ AUGMENT = "tests/training/test_augment.py"
 BOUND = "tests/algorithm/test_bound.py"
 TAPS = "tests/algorithm/test_taps.py"
 CALIBRATE = "tests/accounting/test_calibrate.py"
+EXPLORE = "tests/report/test_explore.py"
 ALLOCATE = "tests/accounting/test_allocate.py"
 ALLOCATION = "tests/methods/test_allocation.py"
 BUDGET = "tests/releasing/test_budget.py"
@@ -3397,6 +3398,55 @@ ACCOUNTING = [
         "if target * (1.0 - tolerance) <= spent(start) <= target:",
         "if target * (1.0 - tolerance) <= spent(start) <= 1.5 * target:",
         (CALIBRATE,),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer answers by any name",
+        "if host not in hosts or (",
+        "if (",
+        (f"{EXPLORE}::test_another_host_is_refused",),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer answers other sites",
+        '(origin is not None and origin != f"http://{host}")',
+        "False",
+        (f"{EXPLORE}::test_another_origin_is_refused",),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer needs no token",
+        'return hmac.compare_digest(token.encode("utf-8", "replace"), self._token.encode())',
+        "return True",
+        (f"{EXPLORE}::test_who_has_not_the_token_is_refused",),
+    ),
+    Mutation(
+        "report/loopback.py",
+        "the explorer listens on every network",
+        'HOST = "127.0.0.1"',
+        'HOST = "0.0.0.0"',
+        (f"{EXPLORE}::test_it_listens_on_loopback_alone_and_answers_who_has_the_address",),
+    ),
+    Mutation(
+        "report/exploring.py",
+        "the explorer accounts at another δ",
+        "account(ledger, asked.delta, allow",
+        "account(ledger, asked.delta * 2, allow",
+        (f"{EXPLORE}::test_the_numbers_are_those_of_the_command_and_of_the_file",),
+    ),
+    Mutation(
+        "report/choices.py",
+        "the copied command leaves an override out",
+        "for change in self.overrides + changes:",
+        "for change in changes:",
+        (f"{EXPLORE}::test_the_numbers_are_those_of_the_command_and_of_the_file",),
+    ),
+    Mutation(
+        "report/explorer.py",
+        "what is refused leaves the settings to copy",
+        'return [refused, [], "", "", "", None]',
+        'return [refused, [], no_update, no_update, "", None]',
+        (f"{EXPLORE}::test_whatever_is_typed_is_a_position_or_one_sentence",),
     ),
     Mutation(
         "accounting/calibrate.py",

@@ -73,6 +73,8 @@ def test_a_scheduler_is_stepped_after_each_epoch():
         (lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(1))], lr=0.1), "and no others, f"),
         (lambda p: torch.optim.SGD(model().parameters(), lr=0.1), "make it of the parameters tha"),
         (lambda p: None, "must make a torch optimizer of the parameters that it is given, found N"),
+        (lambda p: torch.optim.SGD(p, lr=0.0), "must begin with a positive learning rate, found 0"),
+        (lambda p: torch.optim.SGD(p, lr=1e300), "must begin with a positive learning rate, found"),
     ],
 )
 def test_optimizers_that_are_refused(make, message):

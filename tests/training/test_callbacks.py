@@ -68,6 +68,16 @@ def test_a_run_that_is_stopped_has_spent_what_it_did(how):
     assert not result.model.training
 
 
+def test_the_last_record_is_about_the_model_that_is_left():
+    given = {"averaging": 0.9, "epochs": 3, "lr": 0.5, "test": DATA}
+    result = train(**given)
+    assert result.history[-1]["accuracy"] == result.judge(result.model, DATA)
+    seen = []
+    stopped = train(**given, on_epoch=lambda r: r["epoch"] == 2, on_step=lambda *_: seen.append(1))
+    assert len(seen) == 4
+    assert stopped.history[-1]["accuracy"] == stopped.judge(stopped.model, DATA)
+
+
 def test_who_sees_private_numbers_cannot_stop():
     with pytest.warns(UserWarning, match="cannot stop the run, since when it stops would tell"):
         result = train(callbacks=[Listener(private=True, stop=2)])
@@ -101,7 +111,7 @@ def test_early_stopping_waits_as_long_as_it_is_told():
     stopping = dpdt.EarlyStopping(public=OTHER, patience=2, measure=measure)
     assert train(callbacks=[stopping]).privacy.epochs == 4
     assert (stopping.best, modes) == (4.0, [False] * 4)
-    usual = dpdt.EarlyStopping(public=OTHER, patience=1)
+    usual = dpdt.EarlyStopping(public=tuple(t.numpy() for t in OTHER), patience=1)
     train(callbacks=[usual])
     assert 0.0 < usual.best < 10.0
 

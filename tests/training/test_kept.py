@@ -85,7 +85,11 @@ def test_a_folder_is_released_with_a_model_of_its_class(tmp_path):
 
 def test_ctrl_c_keeps_the_run_and_it_goes_on_at_no_cost(tmp_path):
     out = tmp_path / "run"
-    so_far = interrupted(out, 5)
+    ended = []
+    listener = dpdt.Callback()
+    listener.on_end = ended.append
+    so_far = interrupted(out, 5, callbacks=[listener])
+    assert ended == [so_far.privacy]
     assert (so_far.privacy.steps, so_far.privacy.closed) == (5, False)
     assert len(so_far.history) == 1
     with pytest.raises(InputError, match="was interrupted and has no end"):
@@ -132,6 +136,33 @@ def test_noise_is_never_repeated_by_a_run_that_goes_on(tmp_path):
                 **{**SMALL, "checkpoint": 100},
             )  # fmt: skip
     assert not torch.equal(seen[0][0], seen[2][0])  # the first step, from the same checkpoint
+
+
+def test_the_same_model_goes_on_as_in_a_notebook_and_a_new_run_of_it_is_void(tmp_path):
+    model = Own()
+
+    def press(result, batch):
+        if batch.step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(dpdt.Interrupted):
+        dpdt.train(model, DATA, out=tmp_path / "run", on_step=press, **SMALL)
+    whole = dpdt.train(model, DATA, out=tmp_path / "run", resume=True, **SMALL)
+    assert whole.privacy.proven.epsilon == whole.privacy.epsilon
+    again = dpdt.train(model, DATA, out=tmp_path / "other", resume=True, **SMALL)
+    assert again.privacy.proven is None
+    assert "was trained on these data before" in str(again)
+
+
+def test_a_void_in_the_folder_stays(tmp_path):
+    model = Own()
+    dpdt.train(model, DATA, **SMALL)
+    with pytest.raises(dpdt.Interrupted):
+        dpdt.train(
+            model, DATA, out=tmp_path / "run", **SMALL,
+            on_step=lambda result, batch: os.kill(os.getpid(), signal.SIGINT),
+        )  # fmt: skip
+    assert train(tmp_path / "run", resume=True).privacy.proven is None
 
 
 def test_a_run_goes_on_only_with_the_same_settings_and_data(tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 from dpdt.accounting.composition import Composition, cost_of
-from dpdt.accounting.cost import FINE
+from dpdt.accounting.cost import FINE, Cost
 from dpdt.accounting.guarantee import Accountant
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
@@ -110,12 +110,18 @@ def _roughly(
     """
     interval = max(FINE, min(WIDEST, epsilon / 200.0))
 
+    def cost(log_factor: float) -> Cost:
+        return cost_of(scaled(ledger, math.exp(log_factor), kinds), ledger.header.relation)
+
     @cache
     def estimated(log_factor: float) -> float:
-        cost = cost_of(scaled(ledger, math.exp(log_factor), kinds), ledger.header.relation)
-        return cost.about(ledger.header.relation, delta, interval)
+        return cost(log_factor).about(ledger.header.relation, delta, interval)
 
     target, half = epsilon * (1.0 - tolerance / 4.0), tolerance / 2.0  # amid what is accepted
+    # Far from the target a grid may be huge. So a guess says where to look first.
+    start = _searched(epsilon, cache(lambda place: cost(place).guessed(delta)), 0.0, 1.0, 0.01)
+    if math.isfinite(start):
+        return _searched(target, estimated, start, 0.1, half)
     return _searched(target, estimated, 0.0, 1.0, half)
 
 
@@ -170,7 +176,7 @@ def _closest(
     """
     aim, looks = math.log(target * (1.0 - tolerance / 2.0)), 0
     first, second = low, high
-    while spent(high) < target * (1.0 - tolerance) and high - low > tolerance / 100.0:
+    while spent(high) < target * (1.0 - tolerance) and high - low > tolerance / 20.0:
         middle, looks = (low + high) / 2.0, looks + 1
         at, then = (math.log(max(spent(place), 1e-12)) for place in (first, second))
         if looks % 3 and math.isfinite(at) and at != then:

@@ -90,6 +90,16 @@ class Cost:
         wide, half = (_epsilon(self, relation, delta, i) for i in (interval, interval / 2.0))
         return half - (wide - half) / 3.0 if math.isfinite(wide) else half
 
+    def guessed(self, delta: float) -> float:
+        """Roughly ε of sampled steps, at once: not even near, and no bound.
+
+        By the central limit theorem many steps of rate q and small μ are a Gaussian mechanism with
+        q²(e^μ² − 1) for μ², added up.
+        """
+        squares = (n * q**2 * math.expm1(min(squared(mu), 700.0)) for q, mu, n in self.steps)
+        sampled = min(math.sqrt(sum(squares)), self.everyone)
+        return epsilon_of(math.hypot(self.mu, sampled), delta)
+
     def divergences(self, relation: str) -> np.ndarray:
         """The Rényi divergences of all `tuning.ORDERS`, at most."""
         found = tuning.ORDERS * squared(self.mu) / 2.0

@@ -58,7 +58,8 @@ def load(
     for path, value in changes:
         _change(tables, path, value)
     if target is not None and tables["method"].get("noise") is None:
-        tables.setdefault("privacy", {}).setdefault("epsilon", target)
+        privacy = tables.setdefault("privacy", {})
+        privacy["epsilon"] = target if privacy.get("epsilon") is None else privacy["epsilon"]
     return Config(**{name: section(name, tables.get(name, {})) for name in SECTIONS})
 
 

@@ -16,6 +16,7 @@ from dpdt.methods.method import Job, Training
 from dpdt.methods.optimizers import of_ones_own, scheduler_of
 from dpdt.training.arguments import Optimizing, Scheduling
 
+LARGEST = 1e100  # learning rate that a ledger takes
 ITS_OWN = ("lr", "momentum", "weight_decay")  # settings that such an optimizer has itself
 
 
@@ -76,6 +77,11 @@ class Behind:
         made = of_ones_own(own, [p for p in model.parameters() if p.requires_grad])
         world.refuse_differences({"optimizer": repr(made)})
         rate = float(made.param_groups[0].get("lr", training.method.lr))
+        if not 0.0 < rate <= LARGEST:
+            raise InputError(
+                f"optimizer: must begin with a positive learning rate, found {rate:g}; a scheduler "
+                "may change it from there"
+            )
         method = replace(training.method, lr=rate, optimizer=OWN)  # type: ignore[type-var]
         return cls(
             training=replace(training, method=method),

@@ -138,11 +138,12 @@ class EarlyStopping(Callback):
 
     def on_epoch(self, record: dict[str, Any]) -> bool:
         model, public = self._facts.model, self.public
-        was = model.training
+        modes = [(module, module.training) for module in model.modules()]
         model.eval()
         with torch.no_grad():
             score = self.measure(model, public) if self.measure else self._facts.loss(public)
-        model.train(was)
+        for module, training in modes:
+            module.training = training
         found = math.inf if score is None else float(score)
         self.waited = 0 if found < self.best else self.waited + 1
         self.best = min(self.best, found)

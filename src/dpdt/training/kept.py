@@ -65,6 +65,7 @@ def keeping(
             repeats=False,
         )
         if begun:
+            step.writer.ledger.voids.clear()  # of a start that the checkpoint takes the place of
             recorder.resume(state)
         else:
             recorder.checkpoint()

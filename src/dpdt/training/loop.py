@@ -247,4 +247,8 @@ def fit(
     finally:
         model.eval()
     step.finish()
+    if (
+        history and history[-1]["step"] == step.engine.steps
+    ):  # of the model that is left: an average
+        history[-1] |= step.held.record(model)
     return Fitted.of(model, step, history)

@@ -64,6 +64,9 @@ def watching(
     display = Display(step.plan.steps, epochs, show and world.first, step.held.name)
     with world.telling(), display, Interrupt(_heard()) as interrupt, ExitStack() as held:
         world.asked = lambda: interrupt.asked
+        world.refuse_differences(
+            {"out": keep and str(keep.path), "resume": bool(keep and keep.resume)}
+        )
         heard = callbacks if world.first else []
         for callback in heard:  # it may refuse, before there is a folder
             callback.on_start(_facts(model, step))
@@ -79,7 +82,9 @@ def watching(
         except KeyboardInterrupt:
             if recorder is None or not world.asked_to_stop():
                 raise
-            raise Interrupted(Fitted.of(model, step, watch.history)) from None
+            result = Fitted.of(model, step, watch.history)
+            watch.tell(result)
+            raise Interrupted(result) from None
 
 
 def _facts(model: nn.Module, step: Step) -> Facts:
@@ -166,10 +171,14 @@ class Watch:
         self.interrupted = self.step.world.asked_to_stop()
         return self.interrupted
 
-    def end(self, result: Fitted) -> Fitted:
-        """Tell the callbacks; if the run was interrupted, say so with what it came to."""
+    def tell(self, result: Fitted) -> None:
+        """Tell the callbacks what the run guarantees."""
         for callback in self.callbacks:
             callback.on_end(result.privacy)
+
+    def end(self, result: Fitted) -> Fitted:
+        """What the run came to; if it was interrupted, an exception has it."""
+        self.tell(result)
         if self.interrupted:
             raise Interrupted(result)
         return result
