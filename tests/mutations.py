@@ -59,6 +59,7 @@ CALLBACKS = "tests/training/test_callbacks.py"
 OWN = "tests/training/test_own.py"
 IN_PYTHON = "tests/training/test_kept.py"
 OPTIMIZERS = "tests/methods/test_optimizers.py"
+TABLES = "tests/data/test_tables.py"
 ELSEWHERE = "tests/training/test_devices.py"
 PRECISION = "tests/algorithm/test_precision.py"
 AGREES = "tests/algorithm/test_engine_agrees.py"
@@ -1804,6 +1805,20 @@ ENGINES = [
         (METHODS,),
     ),
     Mutation(
+        "methods/rate.py",
+        "gradients on whitened inputs are clipped as others",
+        "return WHITENED_CLIP if whitened else CLIP",
+        "return CLIP",
+        (RULE,),
+    ),
+    Mutation(
+        "methods/dpdt/whitening.py",
+        "whitened inputs are so short that the bias gets half of the noise",
+        "scale=NORM / (length or 1.0)",
+        "scale=1.0 / (length or 1.0)",
+        (WHITENING,),
+    ),
+    Mutation(
         "methods/dpdt/whitening.py",
         "whitening is fitted to other inputs than the public ones",
         "self.whitening = Whitening.of(public.to(outer.weight))",
@@ -3300,6 +3315,55 @@ ACCOUNTING = [
         "if not stat.S_ISREG(mode):",
         "if False:",
         (FILES_OF_OTHERS,),
+    ),
+    Mutation(
+        "data/encoding.py",
+        "a number outside of its range is taken as it is",
+        "[(min(max(number, low), high) - low) / (high - low)]",
+        "[(number - low) / (high - low)]",
+        (TABLES,),
+    ),
+    Mutation(
+        "data/encoding.py",
+        "a message shows what a cell holds",
+        'f"{where}: is a text, and a number is declared"',
+        'f"{where}: {cell} is a text, and a number is declared"',
+        (TABLES,),
+    ),
+    Mutation(
+        "data/encoding.py",
+        "columns of a release are in another order than in training",
+        "[[name, list(v)] for name, v in self.columns]",
+        "sorted([name, list(v)] for name, v in self.columns)",
+        (TABLES,),
+    ),
+    Mutation(
+        "data/tables.py",
+        "whether a row is held out depends on the rows before it",
+        'coin = _digest(f"{digest.hex()} {seen[digest]}")',
+        'coin = _digest(f"{sum(seen.values())}")',
+        (TABLES,),
+    ),
+    Mutation(
+        "data/tables.py",
+        "runs on one table that hold out different rows are not added up",
+        "        digests += digest\n",
+        "        digests += digest[:0] if held_out else digest\n",
+        (TABLES,),
+    ),
+    Mutation(
+        "data/sheets.py",
+        "the first line of a table is shown, which may be a record",
+        "close = meant(column, self.names)",
+        'close = f"; there are {self.names}"',
+        (TABLES,),
+    ),
+    Mutation(
+        "config/starting.py",
+        "a column's name becomes lines of a configuration",
+        "line = _line(**{name: OPEN})",
+        'line = f\'"{name}" = "{OPEN}"\'',
+        ("tests/cli/test_files.py",),
     ),
     Mutation(
         "data/npz.py",

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "dpdt"
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEADING = "## Who imports whom"
 SLOW = {"torch", "numpy", "scipy", "dp_accounting", "sklearn", "matplotlib", "rich"}
-SLOW |= {"transformers", "peft", "safetensors", "PIL", "cryptography"}
+SLOW |= {"transformers", "peft", "safetensors", "PIL", "cryptography", "pyarrow", "click"}
 
 
 def module_of(path: Path) -> str:

@@ -1,4 +1,22 @@
-"""The errors that a user is meant to read."""
+"""The errors that a user is meant to read, and the name that may have been meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """The end of a message: which name may have been meant. Nothing if none is near."""
+    names = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(str(name).lower(), list(names), 1)
+    return f"; did you mean {names[close[0]]}?" if close else ""
+
+
+def one_of(name: object, known: Iterable[str]) -> str:
+    """What a name must be, and which one may have been meant."""
+    names = list(known)
+    return f"must be one of {', '.join(names)}, found {name!r}{meant(name, names)}"
 
 
 class InputError(ValueError):

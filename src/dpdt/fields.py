@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -31,9 +31,12 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def key(default: Any, text: str, check: Callable[[Any], bool]) -> Any:
-    """A configuration key: its default, what it must be in words, and the check of it."""
-    return field(default=default, metadata={"text": text, "check": check})
+def key(default: Any, text: str, check: Callable[[Any], bool], words: Sequence[str] = ()) -> Any:
+    """A configuration key: its default, what it must be in words, and the check of it.
+
+    `words` are those among which the nearest may have been meant.
+    """
+    return field(default=default, metadata={"text": text, "check": check, "words": words})
 
 
 def number(default: float | None, *, least: float = 0.0, most: float = math.inf) -> Any:
@@ -53,7 +56,7 @@ def integer(default: int | None, least: int, most: int = LARGEST) -> Any:
 
 
 def choice(default: str | None, options: tuple[str, ...]) -> Any:
-    return key(default, "one of " + ", ".join(options), lambda v: v in options)
+    return key(default, "one of " + ", ".join(options), lambda v: v in options, options)
 
 
 def flag(default: bool) -> Any:

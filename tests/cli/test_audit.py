@@ -168,4 +168,4 @@ def test_worst_case(tmp_path):
     assert figure.stat().st_size > 1000
     table = invoke("audit", "worst-case", "--epochs", 1, "--trials", 100, "--memory", "none")
     assert "memory none, K = 2, 1 epochs: measured" in table.output
-    assert "--memory: must be among" in failed("audit", "worst-case", "--memory", "some")
+    assert "--memory: must be one of" in failed("audit", "worst-case", "--memory", "some")

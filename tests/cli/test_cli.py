@@ -158,7 +158,7 @@ def test_an_interrupt_leaves_a_usable_run(tmp_path):
         (["account", "--delta", "7"], "privacy.delta: must be a number between 0 and 1"),
         (["account", "--delta", "0.5"], "privacy.delta: must be below 1/n = 0.0007"),
         (["account", "--nosuch"], "No such option"),
-        (["nosuch"], "No such command"),
+        (["nosuch"], "no such command"),
     ],
 )
 def test_bad_input_is_one_sentence_and_status_2_before_anything_is_written(
@@ -477,7 +477,7 @@ def test_figures(tmp_path):
         (["allocate", "cifar10", "--equal", "--out", "no/x"], "no/x: cannot be written"),
         (["allocate", "--accountant", "hidden-state-convex"], "gives no ε for this run"),
         (["allocate", "digits", "--set", "method.name=dpsgd"], "allocate is for dpdt, found"),
-        (["reproduce", "everything"], "NAME: must be main-results, allocation, "),
+        (["reproduce", "everything"], "NAME: must be one of main-results, allocation, "),
     ],
 )
 def test_bad_input_to_the_accounting_commands(arguments, message):

@@ -107,7 +107,7 @@ def test_it_continues_where_it_stopped(compared):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--methods", "dpdt,sgd"], "--methods: must be among dpdt, dpsgd, gep, pate, plain"),
+        (["--methods", "dpdt,sgd"], "--methods: must be one of dpdt, dpsgd, gep, pate, plain"),
         (["--epsilon", "one"], "--epsilon: must be numbers such as 1,3,8"),
         (["--epsilon", "-1"], "--epsilon: must be positive numbers"),
         (["--methods", "pate", "--set", "data.public=0"], "data.public: pate needs public"),
@@ -131,7 +131,7 @@ def test_the_small_cifar10_is_compared_without_switches(tmp_path, monkeypatch):
         plan = config.plan_of(made)  # every run that is to be made can be
         assert (plan.header.examples, plan.epochs) == (50_000, 5)
 
-    def made_up(name, limit):
+    def made_up(name, limit, table):
         images, labels = torch.rand(limit + 20, 3, 32, 32), torch.arange(limit + 20) % 10
         parts = slice(limit), slice(limit, None)
         return data.Examples(**{

@@ -82,7 +82,7 @@ def test_no_underscore_of_a_formula_begins_italics(page):
     [
         ("dpdt train digits --nosuch", click.UsageError),
         ("dpdt train digits --set method.nosuch=1", InputError),
-        ("dpdt nosuch", click.UsageError),
+        ("dpdt nosuch", InputError),
         ("python benchmarks/nosuch.py", AssertionError),
         ("make nosuch", AssertionError),
     ],

@@ -34,7 +34,8 @@ def network() -> nn.Module:
 
 def test_the_rule_is_the_default():
     method = Dpdt()
-    assert (method.lr, method.penalty, method.averaging, method.preconditioner) == ("auto",) * 4
+    auto = (method.lr, method.penalty, method.averaging, method.preconditioner, method.clip)
+    assert auto == ("auto",) * 5
     assert (method.sampling, method.granularity, method.memory) == ("poisson", "model", "shared")
 
 
@@ -77,6 +78,7 @@ def test_the_preconditioner_is_public_where_that_can_be():
         step, _ = prepare(model, (X, Y), epsilon=3.0, epochs=2, batch_size=20, **options)
         assert step.plan.header.preconditioner == expected
         assert (step.whitened is not None) == (expected == "public")
+        assert step.plan.at(0).clip == ((0.3,) if expected == "public" else (0.1,))
 
 
 def test_what_is_told_beforehand_is_what_is_done():
@@ -187,7 +189,7 @@ def test_a_model_that_takes_more_than_inputs_is_refused_with_its_error():
     def loss(model, batch):
         return nn.functional.cross_entropy(model(*batch), batch[1])
 
-    with pytest.raises(InputError, match=r"calls the model on inputs alone.*'y'"):
+    with pytest.raises(InputError, match=r"the model makes of inputs alone.*'y'"):
         prepare(Two(6, 3), (X, Y), loss=loss, epsilon=3.0, epochs=2, batch_size=20)
 
 

@@ -12,7 +12,6 @@ import dpdt
 from dpdt import seal
 from dpdt.accounting import account_together
 from dpdt.accounting.cost import Cost
-from dpdt.config import load
 from dpdt.data.access import sample
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
@@ -180,9 +179,6 @@ def test_messages_say_what_to_do(run, unsigned, keys, tmp_path):
     dpdt.release(run.path, to=tmp_path / "one", forget=True)
     with pytest.raises(InputError, match="has forgotten its model"):
         run.load_model(nn.Linear(64, 10))
-    (tmp_path / "mine.npz").touch()
-    with pytest.raises(InputError, match="is data, not a configuration"):
-        load(str(tmp_path / "mine.npz"))
 
 
 class Odd(nn.Linear):

@@ -280,5 +280,5 @@ def test_one_attack_has_no_interval(name, tmp_path):
 def test_without_a_name_everything_is_listed():
     told = dpdt("reproduce").stdout
     assert all(name in told for name in REPRODUCTIONS)
-    with pytest.raises(InputError, match=r"^name: must be among main-results"):
+    with pytest.raises(InputError, match=r"^name: must be one of main-results"):
         made("table-7", SMALL, Path("nowhere"))

@@ -13,7 +13,7 @@ from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConv
 from dpdt.accounting.paper import Paper, PaperPerBlock
 from dpdt.accounting.several import Total, together
 from dpdt.bands import LONGEST, MOST
-from dpdt.errors import InputError
+from dpdt.errors import InputError, one_of
 from dpdt.ledger import Header, Ledger, Setting
 
 __all__ = [
@@ -46,8 +46,7 @@ def by_name(name: str) -> Accountant:
     for accountant in ACCOUNTANTS:
         if accountant.name == name:
             return accountant
-    known = ", ".join(a.name for a in ACCOUNTANTS)
-    raise InputError(f"privacy.accountant: must be one of {known}, found {name!r}")
+    raise InputError(f"privacy.accountant: {one_of(name, [a.name for a in ACCOUNTANTS])}")
 
 
 def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) -> Privacy:

@@ -19,7 +19,7 @@ from dpdt.algorithm.schedule import (
     Within,
     is_number,
 )
-from dpdt.errors import InputError
+from dpdt.errors import InputError, one_of
 
 
 def parse(value: Any, *, named: Mapping[str, Schedule] | None = None) -> Schedule:
@@ -47,7 +47,7 @@ def parse(value: Any, *, named: Mapping[str, Schedule] | None = None) -> Schedul
     if unit not in ("epoch", "step"):
         raise InputError(f"unit: must be 'epoch' or 'step', found {unit!r}")
     if not isinstance(kind, str) or kind not in kinds:
-        raise InputError(f"kind: must be one of {', '.join(kinds)}, found {kind!r}")
+        raise InputError(f"kind: {one_of(kind, kinds)}")
     try:
         found = kinds[kind](**options)
     except TypeError as error:

@@ -33,7 +33,7 @@ from dpdt.audit.shadows import Targets, join, keep, kept, train_shadow
 from dpdt.audit.target import Said, Target, said
 from dpdt.data import Examples
 from dpdt.data.access import count, take
-from dpdt.errors import ArgumentError
+from dpdt.errors import ArgumentError, one_of
 
 OWN, SHADOW = "own", "shadow"
 THRESHOLDS = (OWN, SHADOW)  # whose examples they are learnt on: the run's, or a shadow model's
@@ -154,7 +154,7 @@ def _gather(examples: Examples, numbers: np.ndarray) -> Any:
 
 def check_word(argument: str, word: str, words: Iterable[str]) -> None:
     if word not in words:
-        raise ArgumentError(argument, f"must be one of {', '.join(words)}, found {word!r}")
+        raise ArgumentError(argument, one_of(word, words))
 
 
 def membership(

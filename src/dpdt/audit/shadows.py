@@ -18,7 +18,6 @@ from torch import nn
 from dpdt import models
 from dpdt.algorithm.batch import tree_map
 from dpdt.config import Config
-from dpdt.data import facts
 from dpdt.data.access import count
 from dpdt.errors import InputError
 from dpdt.training import device
@@ -60,7 +59,7 @@ def train_shadow(config: Config, data: Any, public: Any, number: int) -> nn.Modu
     if privacy.noise_seed is not None:  # otherwise noise is fresh anyway
         privacy = replace(privacy, noise_seed=privacy.noise_seed + 1 + number)
     settings = replace(settings, batch_size=min(settings.batch_size, count(data)))
-    known = facts(config.data.name, config.data.limit)
+    known = config.data.facts()
     model = models.build(config.model, known, config.train.seed + 1 + number)
     learner = models.learner(model, config.model, config.train.augment)
     learner.to(device.chosen(config.train.device, device.best()))  # as the run was
@@ -83,8 +82,10 @@ def kept(path: Path, **drawn: np.ndarray) -> dict[str, np.ndarray]:
     try:
         with np.load(path) as file:
             record = dict(file)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise InputError(f"{path}: cannot be read ({error}); remove it") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); remove it") from None
+    except (ValueError, EOFError, BadZipFile):  # numpy would advise to unpickle it
+        raise InputError(f"{path}: cannot be read (it is damaged); remove it") from None
     for name, wanted in drawn.items():
         if name not in record or not np.array_equal(record[name], wanted):
             raise InputError(f"{path.parent}: holds shadows of other targets; remove it")

@@ -90,7 +90,7 @@ class Target:
         """Read a run's folder, and the data that it names."""
         folder = Run.open(path)
         ledger, chosen = folder.ledger(), folder.config
-        facts = data.facts(chosen.data.name, chosen.data.limit)
+        facts = chosen.data.facts()
         model = models.build(chosen.model, facts, chosen.train.seed)
         start = models.build(chosen.model, facts, chosen.train.seed)
         folder.load_model(model)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from dpdt import config
 from dpdt.accounting import account
 from dpdt.cli import options
 from dpdt.cli.source import ledger_of, measured_of
@@ -16,7 +17,7 @@ from dpdt.runs import is_run
 
 
 @click.command(epilog="Example: dpdt account cifar10 --set method.memory=shared")
-@click.argument("source", metavar="[PRESET|FILE|RUN]", default="digits")
+@options.source("[PRESET|FILE|RUN]")
 @options.overrides
 @options.method
 @click.option("--delta", type=float, help="δ; otherwise the configuration's.")
@@ -25,7 +26,7 @@ from dpdt.runs import is_run
 @click.option("--figure", type=click.Path(path_type=Path), help="Draw ε over epochs to this file.")
 @options.as_json
 def command(
-    source: str,
+    source: str | None,
     overrides: tuple[str, ...],
     method: str | None,
     delta: float | None,
@@ -38,6 +39,7 @@ def command(
 
     A preset or file is accounted as if it were run. A run's folder is accounted as the run was.
     """
+    source = source or config.default(overrides)
     if allow_large_delta and not is_run(source):
         overrides += ("privacy.allow_large_delta=true",)
     ledger, chosen = ledger_of(source, overrides, method)

@@ -25,7 +25,7 @@ PROVEN, CLAIMED = "composition", "paper"
 @click.command(
     epilog="Example: dpdt allocate cifar10 --mode joint --kind conv --boost 1.5 --out conv.toml"
 )
-@click.argument("source", metavar="[PRESET|FILE]", default="cifar10")
+@options.source()
 @options.overrides
 @click.option("--mode", type=click.Choice(list(MODES)), help="Change noise alone, or clip too.")
 @click.option("--equal", is_flag=True, help="Only the equal baseline.")
@@ -46,7 +46,7 @@ PROVEN, CLAIMED = "composition", "paper"
 )
 @options.as_json
 def command(
-    source: str,
+    source: str | None,
     overrides: tuple[str, ...],
     mode: str | None,
     equal: bool,
@@ -67,7 +67,7 @@ def command(
         raise ArgumentError("equal", "is the baseline, in which no kind is boosted")
     if out and not (equal or (mode and kind and boost)):
         raise ArgumentError("out", "takes one allocation: --equal, or --mode, --kind and --boost")
-    chosen = config.load(source, overrides)
+    chosen = config.load(source or config.default(overrides, "cifar10"), overrides)
     plan, held = config.plan_of(chosen), accountant if hold else None
     found = []
     for m in [mode] if mode else list(MODES)[: 1 if equal else None]:

@@ -10,7 +10,7 @@ import click
 
 from dpdt.cli import options
 from dpdt.cli.table import left_out
-from dpdt.errors import InputError
+from dpdt.errors import InputError, one_of
 from dpdt.runs import Run
 
 if TYPE_CHECKING:
@@ -67,7 +67,13 @@ def command(
     worst-case runs the instance that refutes the paper's bound through the real engine.
     """
     if target == WORST_CASE:
-        cases = _worst_case(memories.split(","), epochs, trials, confidence, show=not as_json)
+        cases = _worst_case(
+            [word.strip() for word in memories.split(",")],
+            epochs,
+            trials,
+            confidence,
+            show=not as_json,
+        )
         return _tell(cases, confidence, strict=strict, figure=figure, as_json=as_json)
     from dpdt.audit.run import audit
     from dpdt.report.audit import draw, table
@@ -106,7 +112,7 @@ def _worst_case(
 
     for memory in memories:
         if memory not in AUXILIARIES:
-            raise InputError(f"--memory: must be among {', '.join(AUXILIARIES)}, found {memory!r}")
+            raise InputError(f"--memory: {one_of(memory, AUXILIARIES)}")
     looks = tuple(e for e in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if e < epochs)
     instance = Instance(epochs=(*looks, epochs))
     steps = epochs * instance.batches

@@ -19,7 +19,7 @@ from dpdt.methods.values import by_kind, recipe_of, with_values
 
 
 @click.command(epilog="Example: dpdt calibrate cifar10 --epsilon 3 --kind conv")
-@click.argument("source", metavar="[PRESET|FILE]", default="digits")
+@options.source()
 @options.overrides
 @click.option("--epsilon", type=float, help="The target; otherwise the configuration's.")
 @click.option("--kind", "kinds", multiple=True, help="Scale only this kind's noise. Repeatable.")
@@ -30,7 +30,7 @@ from dpdt.methods.values import by_kind, recipe_of, with_values
 )
 @options.as_json
 def command(
-    source: str,
+    source: str | None,
     overrides: tuple[str, ...],
     epsilon: float | None,
     kinds: tuple[str, ...],
@@ -43,7 +43,7 @@ def command(
     By the accountants paper and paper-per-block the target is only claimed to be met. What is
     proven of the same noise is printed beside it.
     """
-    chosen = config.load(source, overrides, target=epsilon)
+    chosen = config.load(source or config.default(overrides), overrides, target=epsilon)
     target = chosen.privacy.epsilon if epsilon is None else epsilon
     if target is None or not target > 0:
         raise InputError(f"--epsilon: must be a positive number, found {target}")

@@ -25,7 +25,7 @@ def _epsilons(texts: tuple[str, ...]) -> list[float]:
 
 
 @click.command(epilog="Example: dpdt compare digits --methods dpdt,dpsgd --epsilon 1,3,8 --seeds 3")
-@click.argument("source", metavar="[PRESET|FILE]", default="digits")
+@options.source()
 @options.overrides
 @click.option("--methods", help="Comma-separated; otherwise all that the data allow.")
 @click.option(
@@ -40,7 +40,7 @@ def _epsilons(texts: tuple[str, ...]) -> list[float]:
 )
 @options.as_json
 def command(
-    source: str,
+    source: str | None,
     overrides: tuple[str, ...],
     methods: str | None,
     epsilons: tuple[str, ...],
@@ -56,7 +56,7 @@ def command(
     already are not made again, so an interrupted comparison continues. Accuracy is a mean over
     seeds ± standard deviation. A picture shows it over ε.
     """
-    targets = _epsilons(epsilons)
+    targets, source = _epsilons(epsilons), source or config.default(overrides)
     chosen = config.load(source, overrides, target=targets[0] if targets else 3.0)
     targets = targets or [chosen.privacy.epsilon or 3.0]
     from dpdt.report.comparison import draw, table
@@ -64,7 +64,7 @@ def command(
     from dpdt.training.grid import Interrupted
 
     folder = out or Path("compare") / Path(source).stem
-    todo = cells(chosen, methods.split(",") if methods else (), targets, seeds)
+    todo = cells(chosen, options.words(methods), targets, seeds)
     try:
         rows = compare(
             source,

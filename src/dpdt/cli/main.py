@@ -12,9 +12,10 @@ import click
 
 from dpdt import __version__
 from dpdt.cli import console
-from dpdt.errors import ArgumentError, InputError
+from dpdt.errors import ArgumentError, InputError, meant
 
 COMMANDS = {
+    "init": "Write a configuration for a data file of your own.",
     "train": "Train a model and say what it guarantees.",
     "account": "Say what a run guarantees, without training.",
     "explore": "Move a setting, and see every ε move.",
@@ -31,6 +32,14 @@ COMMANDS = {
     "reproduce": "Draw a figure of the paper.",
     "data": "Say which data sets are here.",
 }
+NEXT = """\
+dpdt trains models on sensitive data, and says what they guarantee. Three things to do next:
+
+  dpdt train digits --out runs/first   a private model in seconds, on data that are here
+  dpdt report runs/first               a page about it, to look at and to show
+  dpdt init people.csv                 a configuration for a table of your own, to fill in
+
+dpdt --help lists all commands, and dpdt COMMAND --help explains one."""
 
 
 class Commands(click.Group):
@@ -41,7 +50,8 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
-            return None
+            near = meant(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+            raise InputError(f"{name}: no such command{near}")
         if name != "train" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise InputError(f"{name}: runs in one process; torchrun is for dpdt train")
         command: click.Command = importlib.import_module(f"dpdt.cli.{name}").command
@@ -56,10 +66,14 @@ class Commands(click.Group):
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: dpdt train digits --set privacy.epsilon=3",
+    invoke_without_command=True,
 )
 @click.version_option(__version__, prog_name="dpdt")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Differentially private decoupled training: train, account, audit, release."""
+    if context.invoked_subcommand is None:
+        click.echo(NEXT)
 
 
 _WARNED: set[str] = set()

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from dpdt.cli import options
-from dpdt.errors import InputError
+from dpdt.errors import InputError, one_of
 from dpdt.releasing.budget import budget
 
 ALL = "all"
@@ -55,7 +55,7 @@ def command(
         click.echo("small: on two cores, each by itself; full: days on a large machine")
         return 0
     if name not in (ALL, *REPRODUCTIONS):
-        raise InputError(f"NAME: must be {', '.join(REPRODUCTIONS)} or {ALL}, found {name!r}")
+        raise InputError(f"NAME: {one_of(name, (*REPRODUCTIONS, ALL))}")
     asked = Asked(scale=SCALES[scale], sets=overrides, seeds=seeds)
     folder = out or Path("reproduce") / scale
     names = list(REPRODUCTIONS) if name == ALL else [name]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.command(
     epilog="Example: dpdt train digits --set privacy.epsilon=3 --out runs/first",
 )
-@click.argument("source", metavar="[PRESET|FILE]", required=False)
+@options.source()
 @options.overrides
 @options.method
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; must not exist.")
@@ -54,7 +54,8 @@ def command(
 ) -> int:
     """Train a model, then print its accuracy (or the metric of its task) and what it guarantees.
 
-    The configuration is a preset's name or a TOML file. The run's folder is runs/NAME-TIME unless
+    The configuration is a preset's name or a TOML file. A data file of your own starts from the
+    default of every key (docs/files.md). The run's folder is runs/NAME-TIME unless
     --out names another. Ctrl-C or SIGTERM ends the run after its current step. What it spent is
     accounted, and --resume continues it. Several processes train one model by torchrun -m dpdt
     train: see docs/scaling.md.
@@ -75,8 +76,9 @@ def command(
             path = Path(resume)
             chosen = world.from_first(Run.open(path).config if world.first else None)
         else:
-            chosen = config.load(source or "digits", overrides, method)
-            path = world.from_first(out or default_path(source or "digits"))
+            source = source or config.default(overrides)
+            chosen = config.load(source, overrides, method)
+            path = world.from_first(out or default_path(source))
         outcome = run(
             chosen,
             path,

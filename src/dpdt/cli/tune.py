@@ -27,7 +27,7 @@ RUNS = 8.0
 @click.command(
     epilog="Example: dpdt tune digits --method dpsgd --try method.lr=0.5,1.8,6 --epsilon 3"
 )
-@click.argument("source", metavar="[PRESET|FILE]", required=False)
+@options.source()
 @options.overrides
 @options.method
 @click.option(
@@ -87,7 +87,7 @@ def command(
         delta = opened(path).run.config.privacy.delta
         result = tuning.resume(path, approve=partial(_within, limit, path, paid, delta))
     else:
-        source = source or "digits"
+        source = source or config.default(overrides)
         chosen = config.load(source, overrides, method, target=epsilon)
         target = chosen.privacy.epsilon if epsilon is None else epsilon
         if target is None or not 0.0 < target < float("inf"):

@@ -5,11 +5,11 @@ The same checks serve files, overrides and the keyword arguments of the Python i
 
 from __future__ import annotations
 
-from dpdt.config.loading import load, presets
+from dpdt.config.loading import default, load, presets
 from dpdt.config.options import Options, training
 from dpdt.config.planning import plan_of, problem_of
 from dpdt.config.sections import AuditSettings, Config, DataSettings
-from dpdt.config.tables import DEFAULT
+from dpdt.config.tables import DEFAULT, every_key
 
 __all__ = [
     "DEFAULT",
@@ -17,6 +17,8 @@ __all__ = [
     "Config",
     "DataSettings",
     "Options",
+    "default",
+    "every_key",
     "load",
     "plan_of",
     "presets",

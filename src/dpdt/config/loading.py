@@ -9,10 +9,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from dpdt import reading
+from dpdt import data, reading
 from dpdt.config.sections import SECTIONS, Config
 from dpdt.config.tables import DEFAULT, check_method, section, spread, suggest
-from dpdt.errors import ArgumentError, InputError
+from dpdt.errors import ArgumentError, InputError, meant
 from dpdt.fields import LARGEST as WHOLE
 
 LARGEST = 1_000_000  # bytes of a configuration
@@ -24,10 +24,11 @@ def load(
     method: str | None = None,
     target: float | None = None,
 ) -> Config:
-    """A configuration from a preset's name or a TOML file, with `a.b=c` overrides.
+    """A configuration from a preset's name or a file, with `a.b=c` overrides.
 
     Args:
-        source: a preset's name, or the path of a file.
+        source: a preset's name, or the path of a TOML file. The path of a data file stands for
+            that file, and the default of every other key.
         overrides: changes such as "privacy.epsilon=3". Without a value, "privacy.epsilon=", a key
             that may be missing is taken away.
         method: another method than the file's own. It takes the values of the file's table
@@ -88,6 +89,16 @@ def _change(tables: dict[str, Any], path: list[str], value: Any) -> None:
     table[path[-1]] = value
 
 
+def default(overrides: tuple[str, ...], preset: str = "digits") -> str:
+    """What to start from if nothing is named: a file of the user's own, or else a preset.
+
+    A file of one's own is not given a preset's values, which were chosen for other data.
+    """
+    named = [value for path, value in map(_override, overrides) if path == ["data", "name"]]
+    own = named and isinstance(named[-1], str) and data.is_own(named[-1])
+    return str(named[-1]) if own else preset
+
+
 def presets() -> list[str]:
     """The names of the presets that come with the package."""
     folder = resources.files("dpdt") / "presets"
@@ -97,17 +108,14 @@ def presets() -> list[str]:
 def _read(source: str) -> dict[str, Any]:
     if source in presets():
         text = (resources.files("dpdt") / "presets" / f"{source}.toml").read_text("utf-8")
+    elif data.is_own(source):
+        return {"data": {"name": source}}
     else:
         path = Path(source)
         if not os.path.lexists(path) or path.is_dir():
             raise InputError(
                 f"{source}: neither a preset ({', '.join(presets())}) nor a file"
-                + suggest(source, presets())
-            )
-        if path.suffix == ".npz":
-            raise InputError(
-                f"{source}: is data, not a configuration; give it as --set data.name={source}, or "
-                "name it in a TOML file"
+                + meant(source, presets())
             )
         text = reading.text(path, LARGEST)
     return _parsed(text, source)

@@ -44,7 +44,7 @@ class Options(TypedDict, total=False):
     sampling: Literal["partition", "poisson", "cyclic-poisson"]
     noise_bands: int | Auto
     lr: float | Auto
-    clip: float | Mapping[str, float]
+    clip: float | Auto | Mapping[str, float]
     noise: float | Mapping[str, float] | None
     weight_decay: float
     optimizer: Literal["sgd", "adamw", "own"] | Callable[[Any], Any]  # makes a torch optimizer

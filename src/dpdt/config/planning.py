@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdt import data, models
+from dpdt import models
 from dpdt.config.sections import Config
 from dpdt.errors import InputError
 from dpdt.methods.plan import Plan, decide
@@ -11,7 +11,7 @@ from dpdt.methods.problem import Problem
 
 def problem_of(config: Config) -> Problem:
     """What the plan needs to know of the model and the data that a configuration names."""
-    facts = data.facts(config.data.name, config.data.limit)
+    facts = config.data.facts()
     parameters = tuple(models.parameters(config.model, facts, config.train.augment))
     has_bias = any(p.name.split(".")[-1] == "bias" for p in parameters)
     usual = models.task(config.model, facts).name == "classification"
@@ -36,13 +36,13 @@ def plan_of(config: Config) -> Plan:
 
 def check_canaries(config: Config) -> None:
     """Refuse canaries that the method has no place for."""
-    number = data.facts(config.data.name, config.data.limit).examples
+    number = config.data.facts().examples
     if config.audit.canaries > number // 2:
         raise InputError(
             f"audit.canaries: must be at most half of the {number} examples, found "
             f"{config.audit.canaries}"
         )
-    task = models.task(config.model, data.facts(config.data.name, config.data.limit))
+    task = models.task(config.model, config.data.facts())
     if config.audit.canaries and not task.classes:
         raise InputError(
             f"audit.canaries: canaries have class numbers, and the task is {task.name}; leave them "

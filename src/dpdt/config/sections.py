@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from dpdt.fields import choice, integer, key
+from dpdt import data
+from dpdt.data import Table
+from dpdt.data.encoding import RULES
+from dpdt.errors import InputError
+from dpdt.fields import choice, integer, key, number
 from dpdt.methods.dpdt import Dpdt
 from dpdt.methods.method import Method, Training
 from dpdt.methods.settings import PrivacySettings, TrainSettings
@@ -19,6 +24,41 @@ class DataSettings:
     name: str = key("digits", "the name of a data set", lambda v: isinstance(v, str))
     limit: int | None = integer(None, 1)  # use this many training examples
     public: int = integer(0, 0)  # number of held-out examples that are public, without labels
+    # of a .csv or .parquet
+    target: str | None = key(None, "the name of a column", lambda v: isinstance(v, str))
+    columns: Mapping[str, Any] | None = key(None, "a table", lambda v: isinstance(v, Mapping))
+    held_out: float = number(0.2, least=0.0, most=0.9)  # the share of rows to judge by
+    test: str | None = key(None, "a file", lambda v: isinstance(v, str))  # or a file of them
+    missing: str = choice(RULES[0], RULES)  # what becomes of a row that lacks a value
+
+    def __post_init__(self) -> None:
+        """Refuse what the file cannot be read by, before it is looked for."""
+        if self.table is None and any((self.target, self.columns, self.test)):
+            raise InputError(
+                "data.target, data.columns and data.test are for a .csv or .parquet file; found "
+                f"data.name {self.name!r}"
+            )
+
+    @property
+    def table(self) -> Table | None:
+        """What is declared of a .csv or .parquet."""
+        if not data.is_table(self.name):
+            return None
+        return Table.of(
+            target=self.target,
+            columns=self.columns,
+            held_out=self.held_out,
+            test=self.test,
+            missing=self.missing,
+        )
+
+    def facts(self) -> data.Facts:
+        """What is public about the data."""
+        return data.facts(self.name, self.limit, self.table)
+
+    def load(self) -> data.Examples:
+        """The data themselves."""
+        return data.load(self.name, self.limit, self.table)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdt.data import cache
+from dpdt.data import cache, tables
+from dpdt.data.encoding import Encoding
 from dpdt.data.scales import AS_THEY_ARE, BYTES, Scale
+from dpdt.data.sheets import is_table
 from dpdt.data.table import DATA, DataSet, Facts, Part
-from dpdt.errors import InputError
+from dpdt.data.tables import Table
+from dpdt.errors import InputError, meant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,13 +30,17 @@ __all__ = [
     "DATA",
     "GIVEN",
     "DataSet",
+    "Encoding",
     "Examples",
     "Facts",
     "Scale",
+    "Table",
     "cache",
     "channels_first",
     "facts",
     "folder",
+    "is_own",
+    "is_table",
     "load",
     "missing",
     "scale",
@@ -73,12 +80,18 @@ def missing(name: str) -> list[Path]:
     return [folder() / file for file in entry.files if not (folder() / file).exists()]
 
 
-def facts(name: str, limit: int | None = None) -> Facts:
-    """What is public about a data set, by its name or read from an .npz file.
+def is_own(name: str) -> bool:
+    """Whether a name is the path of a file of the user's own."""
+    return name not in DATA and (name.endswith(".npz") or is_table(name))
 
-    `limit` is the number of training examples to use, if not all.
+
+def facts(name: str, limit: int | None = None, table: Table | None = None) -> Facts:
+    """What is public about a data set, by its name or read from a file of the user's own.
+
+    `limit` is the number of training examples to use, if not all. `table` is what is declared of
+    a .csv or .parquet file.
     """
-    known = _facts(name)
+    known = _facts(name, table)
     if limit is not None and limit > known.examples:
         raise InputError(
             f"data.limit: must be at most the number of examples, {known.examples}, found {limit}"
@@ -86,7 +99,7 @@ def facts(name: str, limit: int | None = None) -> Facts:
     return known if limit is None else replace(known, examples=limit)
 
 
-def _facts(name: str) -> Facts:
+def _facts(name: str, table: Table | None) -> Facts:
     if name in DATA:
         return DATA[name].facts
     if name.endswith(".npz"):
@@ -99,18 +112,29 @@ def _facts(name: str) -> Facts:
             "data.name: the model and data of this run were given in Python, so it can be gone on "
             "with, loaded and released there alone (docs/python.md)"
         )
+    if table is not None:
+        return Facts(
+            examples=tables.examples(Path(name), table),
+            shape=(table.encoding.width,),
+            classes=table.classes,
+            task=table.task,
+        )
     raise InputError(
-        f"data.name: must be one of {', '.join(DATA)} or the path of an .npz file, found {name!r}"
+        f"data.name: must be one of {', '.join(DATA)} or the path of an .npz, .csv or .parquet "
+        f"file, found {name!r}{meant(name, DATA)}"
     )
 
 
-def load(name: str, limit: int | None = None) -> Examples:
+def load(name: str, limit: int | None = None, table: Table | None = None) -> Examples:
     """Read a data set. With `limit`, take that many training examples, evenly spaced."""
-    known, wanted = facts(name), facts(name, limit)
+    known, wanted = facts(name, table=table), facts(name, limit, table)
+    source = ""
     if name.endswith(".npz"):
         from dpdt.data import npz
 
         parts = npz.parts(Path(name))
+    elif table is not None:
+        parts, source = tables.parts(Path(name), table)
     else:
         entry, absent = DATA[name], missing(name)
         if absent:
@@ -134,9 +158,12 @@ def load(name: str, limit: int | None = None) -> Examples:
         )
     for part in (train, test) if known.task == "classification" else ():
         _check_labels(name, part, known.classes)
+    if name.endswith(".npz"):
+        for where, part in (("x_train", train), ("x_test", test)):
+            _refuse_nonfinite(f"{name}: {where}", part[0])
     from dpdt.data.access import sample
 
-    source = sample(train)
+    source = source or sample(train)
     if limit is not None:
         train = _some(train, [i * known.examples // limit for i in range(wanted.examples)])
     return Examples(train=train, test=test, source=source)
@@ -158,6 +185,16 @@ def _check_labels(name: str, part: Part, classes: int) -> None:
                 f"data.name: {name} has a label {lowest if lowest < 0 else highest}, but {classes} "
                 f"classes; labels must be from 0 to {classes - 1}"
             )
+
+
+def _refuse_nonfinite(where: str, x: Any) -> None:
+    """Refuse numbers that are none, or too large for single precision."""
+    finite = x.flatten(1).isfinite().all(1)
+    if not finite.all():
+        raise InputError(
+            f"{where}: row {int((~finite).nonzero()[0])} (from 0) has a number that is not finite "
+            "in single precision; leave such rows out, or put a number there"
+        )
 
 
 def set_aside(examples: Examples, number: int) -> tuple[Any, Examples]:
@@ -217,8 +254,10 @@ def scale(pixels: Tensor) -> Tensor:
     return pixels.float().div_(BYTES.divide).sub_(BYTES.subtract)
 
 
-def scale_of(name: str) -> Scale:
-    """How a data set's numbers become inputs, by its name or by what an .npz file holds."""
+def scale_of(name: str, table: Table | None = None) -> Scale | Encoding:
+    """How a data set becomes inputs, by its name or by what an .npz file holds."""
+    if table is not None:
+        return table.encoding
     if name in DATA:
         return DATA[name].scale
     from dpdt.data import rows

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 UNIT = math.sqrt(2.0)  # the reach of a linear model with a bias, on inputs of norm 1
 FORGOTTEN = 0.1  # of the multiplier at every step, ρη; one minus it is a momentum
 FASTEST = 32.0  # with hardly any noise η is limited as for gradient descent
+CLIP, WHITENED_CLIP = 0.1, 0.3  # of contributions 2ρη·g
 AVERAGED = 0.04  # the share of a run that averages go over
 NETWORK, NETWORK_FASTEST = 0.6, 16.0  # of a network: η·√(σ·T·reach), and at most η·reach
 GROWN = 2.0  # times a network's weights, when its reach is measured
@@ -51,6 +52,11 @@ def fitting(noise: float, steps: int, reach: float, *, linear: bool) -> float:
 def penalty(lr: float) -> float:
     """The penalty that goes with a learning rate: ρη is fixed."""
     return FORGOTTEN / lr
+
+
+def clip(*, whitened: bool) -> float:
+    """The bound on contributions. Inputs that were whitened are longer, and so are gradients."""
+    return WHITENED_CLIP if whitened else CLIP
 
 
 def averaging(steps: int) -> float:
@@ -102,19 +108,22 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False, grown: fl
 
 
 def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool) -> Tensor:
+    import torch
     from torch.func import functional_call
 
     try:
         args = ((), one) if by_name else ((one,), {})
         found = functional_call(model, theta, *args)
         outputs: Tensor = found.logits if by_name else found
+        if not isinstance(outputs, torch.Tensor):
+            raise TypeError(f"it gives a {type(outputs).__name__}, not one tensor")
         if not outputs.requires_grad:
             raise TypeError("its outputs do not depend on what is trained")
         return outputs
     except Exception as error:  # a model of the user's own can fail in any way
         raise InputError(
-            "method.lr: 'auto' calls the model on inputs alone and needs a tensor of outputs, "
-            f"which failed ({error}); give numbers for lr and penalty"
+            "method.lr: 'auto' tries what the model makes of inputs alone, which failed "
+            f"({error}); give numbers for lr and penalty"
         ) from error
 
 
@@ -144,8 +153,8 @@ def typical(public: Any, data: Any, model: nn.Module) -> Data:
         if not tables:
             raise InputError(
                 "method.lr: 'auto' needs public inputs here, since the inputs are whole numbers "
-                "and the model has no table of tokens; give data.public (public=… in Python), or "
-                "numbers for lr and penalty"
+                "and the model has no table of tokens; give data.public (public=… in Python), "
+                "numbers for lr and penalty, or inputs that are no tokens as floats, x.float()"
             )
         return torch.randint(tables[0], shape, generator=generator).to(t)
 

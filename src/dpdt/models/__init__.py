@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpdt.algorithm.blocks import Parameter
 from dpdt.data import Examples, Facts
-from dpdt.errors import InputError
+from dpdt.errors import InputError, one_of
 from dpdt.models import describe
 from dpdt.models.bounds import Bounds, linear_bounds
 from dpdt.models.settings import ModelSettings
@@ -51,7 +51,7 @@ def by_name(model: ModelSettings) -> bool:
 def check(model: ModelSettings, facts: Facts) -> None:
     """Refuse a model that cannot read the data."""
     if model.name not in _DESCRIBE and not facts.text:
-        raise InputError(f"model.name: must be one of {', '.join(_DESCRIBE)}, found {model.name!r}")
+        raise InputError(f"model.name: {one_of(model.name, _DESCRIBE)}")
     if model.name in _DESCRIBE and facts.text:
         raise InputError(
             f"model.name: {model.name!r} reads numbers, and the data are texts; give gpt2, "
@@ -60,6 +60,12 @@ def check(model: ModelSettings, facts: Facts) -> None:
     if model.name in IMAGES and len(facts.shape) != 3:
         raise InputError(
             f"model.name: {model.name!r} reads images, and the data have shape {facts.shape}"
+        )
+    if model.name == "cnn" and min(describe.cnn_side(side) for side in facts.shape[1:]) < 1:
+        raise InputError(
+            f"model.name: 'cnn' reads images of at least {describe.CNN_LEAST} × "
+            f"{describe.CNN_LEAST} pixels, and the data have {facts.shape[1]} × {facts.shape[2]}; "
+            "'convnet' reads smaller ones"
         )
 
 

@@ -9,6 +9,7 @@ from dpdt.algorithm.blocks import Parameter
 GPT2 = {"gpt2": (12, 768), "gpt2-medium": (24, 1024)}  # layers, width
 VIT_LAYERS, VIT_PATCH = 12, 16
 PATCH = 6  # the side of the pieces that a dictionary has
+CNN_LEAST = 14  # the smallest side of which the small CNN leaves anything
 CONVNET, CONVNET_SIDE = (16, 32), 4  # channels, and the side that images are averaged down to
 
 

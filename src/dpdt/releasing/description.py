@@ -11,7 +11,8 @@ backbone  the architecture of a model that was read from a folder, as transforme
           its tokenizer lies in transformers/ beside config.json. null for other models
 facts     shape of an input, number of classes, whether inputs are texts, name of the data set, and
           the task that it is made for; null where nobody knows, or the name would be a path
-inputs    how numbers become inputs, as in data/scales.py; null for texts and models of one's own
+inputs    how numbers become inputs, as in data/scales.py, or columns of a table, as in
+          data/encoding.py; null for texts and models of one's own
 labels    what the classes are called, or null: they are numbers
 trained   names and shapes of what was trained
 """
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from dpdt import __version__, data, models
 from dpdt.config import Config
 from dpdt.config.tables import section
-from dpdt.data import Facts, Scale
+from dpdt.data import Encoding, Facts, Scale
 from dpdt.errors import InputError
 from dpdt.fields import is_integer, is_number
 from dpdt.tasks import SERVES, Task, task_of
@@ -67,7 +68,7 @@ def describe(
     if config is None:
         return found
     name, known = config.data.name, data.DATA.get(config.data.name)
-    facts = data.facts(name)
+    facts, table = config.data.facts(), config.data.table
     settings = asdict(replace(config.model, tokenizer=None, dictionary_from=None))  # paths
     if not models.by_name(config.model):
         from dpdt.models.pretrained import architecture
@@ -81,9 +82,11 @@ def describe(
         "name": name if known else None,
         "task": facts.task,
     }
-    found["inputs"] = None if facts.text else asdict(data.scale_of(name))
-    if known and known.labels and labels is None:
-        found["labels"] = list(known.labels)
+    scale = None if facts.text else data.scale_of(name, table)
+    found["inputs"] = scale.as_json() if isinstance(scale, Encoding) else scale and asdict(scale)
+    called = table.labels if table else known.labels if known else None
+    if called and labels is None:
+        found["labels"] = list(called)
     return found
 
 
@@ -95,7 +98,7 @@ class Description:
     model: Mapping[str, Any] | None = None  # and all that follows: one of the user's own
     backbone: Mapping[str, Any] | None = None
     facts: Facts | None = None
-    scale: Scale | None = None
+    scale: Scale | Encoding | None = None
     labels: tuple[str, ...] | None = None
 
     @property
@@ -156,7 +159,7 @@ class Description:
             model=settings,
             backbone=None if backbone is None else _table(backbone, "backbone"),
             facts=facts,
-            scale=None if scale is None else _scale(_table(scale, "inputs")),
+            scale=None if scale is None else _scale(_table(scale, "inputs"), facts),
             labels=None if labels is None else tuple(labels),
         )
 
@@ -187,7 +190,12 @@ def _facts(table: Mapping[str, Any]) -> Facts:
     return Facts(examples=1, shape=tuple(shape), classes=classes, text=text, task=task)
 
 
-def _scale(table: Mapping[str, Any]) -> Scale:
+def _scale(table: Mapping[str, Any], facts: Facts) -> Scale | Encoding:
+    if "columns" in table:
+        encoding = Encoding.of_json(table)
+        if (encoding.width,) != facts.shape:
+            raise InputError(f"inputs: become {encoding.width} numbers, and shape is {facts.shape}")
+        return encoding
     names = [f.name for f in fields(Scale)]
     if sorted(table) != sorted(names):
         raise InputError(f"inputs: must have the keys {', '.join(names)}")

@@ -1,16 +1,17 @@
 """What a model is asked about: numbers, texts or images from files, a few examples at a time.
 
-The end of a file's name says its kind: .csv, .npz or .txt; any other file is an image, and a folder
-holds images. Numbers are taken on the scale that the data set has on disk, and become inputs by the
-constants of its training (data/scales.py). What does not fit is refused, and never made to fit,
-but for one thing: grey and colour are exchanged where nothing is lost.
+The end of a file's name says its kind: .csv, .parquet, .npz or .txt; any other file is an image,
+and a folder holds images. A model that was trained on a table reads the same columns of a table.
+Numbers are taken on the scale that the data set has on disk, and become inputs by the constants of
+its training (data/scales.py). What does not fit is refused, and never made to fit, but for one
+thing: grey and colour are exchanged where nothing is lost.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -21,10 +22,12 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from dpdt.data import BYTES, Facts, Scale, channels_first
+from dpdt.data import BYTES, Encoding, Facts, Scale, channels_first, is_table
+from dpdt.data.encoding import DROP, REFUSE
 from dpdt.data.formats import reading
 from dpdt.data.images import square
 from dpdt.data.rows import opened
+from dpdt.data.sheets import sheet
 from dpdt.errors import InputError
 from dpdt.releasing import lines
 
@@ -44,10 +47,12 @@ class Source:
     chunks: Iterator[Chunk]
 
 
-def source(path: Path, facts: Facts, scale: Scale | None, number: int) -> Source:
+def source(path: Path, facts: Facts, scale: Scale | Encoding | None, number: int) -> Source:
     """The examples in a file or folder, that many at a time. Texts have no scale."""
     if not path.exists():
         raise InputError(f"{path}: is missing")
+    if isinstance(scale, Encoding):
+        return _of_table(path, scale, number)
     if path.is_dir():
         return _images(path, sorted(_below(path)), facts, scale, number)
     if not path.is_file():  # a pipe could wait for ever
@@ -69,6 +74,27 @@ def source(path: Path, facts: Facts, scale: Scale | None, number: int) -> Source
         wanted = "texts: a .txt or .csv file" if scale is None else "numbers: a .csv or .npz file"
         raise InputError(f"{path}: the model reads {wanted}")
     return _images(path.parent, [path], facts, scale, number)
+
+
+def _of_table(path: Path, encoding: Encoding, number: int) -> Source:
+    """Rows of a table with the columns that the model was trained on."""
+    if not is_table(path.name):
+        raise InputError(f"{path}: the model reads a table: a .csv or .parquet file")
+    found = sheet(path)
+    # no row is left out, which would be a row without an answer
+    rule = REFUSE if encoding.missing == DROP else encoding.missing
+    read = replace(encoding, missing=rule).reader(found)
+
+    def chunks() -> Iterator[Chunk]:
+        first = 1
+        while some := list(islice(found.rows, number)):
+            names = [str(first + i) for i in range(len(some))]
+            yield names, torch.tensor([read(row) for row in some]), some[-1].done
+            first += len(some)
+        if first == 1:
+            raise _empty(path)
+
+    return Source(names="row", what=found.what, total=found.total, chunks=chunks())
 
 
 def _grouped(

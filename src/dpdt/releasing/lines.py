@@ -6,42 +6,16 @@ are in the column `text` or `sentence`. Nothing is skipped or guessed.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from dpdt.data.lines import Lines
 from dpdt.errors import InputError
 
-LONGEST = 10_000_000  # characters of a line
 LABEL, TEXTS = "label", ("text", "sentence")
 
 Row = tuple[Any, int]  # numbers or a text, and how many bytes were read
-
-
-class Lines:
-    """The lines of a text file, with their line ends, and how far the reading is."""
-
-    def __init__(self, path: Path):
-        self.path, self.number, self.done = path, 0, 0
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            with open(self.path, "rb") as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as file:
-                while line := file.readline(LONGEST):
-                    self.number += 1
-                    self.done = raw.tell()
-                    if len(line) == LONGEST:
-                        self.refuse(f"has {LONGEST} characters or more")
-                    yield line
-        except UnicodeDecodeError:
-            raise InputError(f"{self.path}: is not text in UTF-8") from None
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from None
-
-    def refuse(self, why: str) -> None:
-        raise InputError(f"{self.path}: line {self.number} {why}")
 
 
 def texts(path: Path) -> Iterator[Row]:
@@ -58,7 +32,7 @@ def table(path: Path, width: int | None) -> Iterator[Row]:
     """Rows of so many numbers; without a width, texts."""
     lines, empty = Lines(path), 0
     columns: list[int] | None = None
-    for fields in _fields(lines):
+    for fields in lines.fields():
         if not fields:
             empty = empty or lines.number
             continue
@@ -71,13 +45,6 @@ def table(path: Path, width: int | None) -> Iterator[Row]:
         if len(fields) != count:
             lines.refuse(f"has {len(fields)} columns, and the first line has {count}")
         yield (_text if width is None else _numbers)(lines, fields, columns), lines.done
-
-
-def _fields(lines: Lines) -> Iterator[list[str]]:
-    try:
-        yield from csv.reader(lines, strict=True)
-    except csv.Error as error:
-        raise InputError(f"{lines.path}: line {lines.number} is no CSV ({error})") from None
 
 
 def _columns(lines: Lines, fields: list[str], width: int | None) -> list[int]:

@@ -17,7 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from dpdt import data, models
+from dpdt import models
+from dpdt.data import GIVEN
 from dpdt.errors import InputError
 from dpdt.releasing import canonical
 from dpdt.releasing.description import FILE, TRANSFORMERS, Description, describe, read, rebuild
@@ -78,9 +79,9 @@ def _of_run(run: Run, model: nn.Module | None) -> Loaded:
         )
     chosen = run.config
     if model is None:
-        model = models.build(chosen.model, data.facts(chosen.data.name), chosen.train.seed)
+        model = models.build(chosen.model, chosen.data.facts(), chosen.train.seed)
     fill(model, run.model_path)
-    named = None if chosen.data.name == data.GIVEN else chosen
+    named = None if chosen.data.name == GIVEN else chosen
     found = Description.of(describe(model, named), str(run.path))
     return Loaded(model=model.eval(), description=found, released=False, certified=False)
 

@@ -21,6 +21,7 @@ from typing import IO, Any, TextIO, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from dpdt.data import Encoding
 from dpdt.errors import InputError
 from dpdt.mechanism import full_precision
 from dpdt.models.frozen import Watch, silent
@@ -59,6 +60,8 @@ def predict(
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([found.names, *_columns(task, outputs, labels, probabilities)])
         for names, scores, done in _answers(loaded.model, found):
+            if isinstance(said.scale, Encoding):
+                scores = said.scale.said(scores)
             for name, row in zip(names, _rows(task, labels, scores, probabilities), strict=True):
                 writer.writerow([name, *row])
             told(done)

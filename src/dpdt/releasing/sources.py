@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from dpdt import data, models
+from dpdt import models
 from dpdt.accounting import account
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, text_of
@@ -75,7 +75,7 @@ def of_run(run: Run, own: nn.Module | None, labels: list[str] | None) -> Source:
             f"{run.path}: has no model any more, since it was forgotten; copy its release"
         )
     if own is None:
-        facts = data.facts(chosen.data.name, chosen.data.limit)
+        facts = chosen.data.facts()
         model = models.build(chosen.model, facts, chosen.train.seed)
         learner = models.learner(model, chosen.model, chosen.train.augment)
         judge = Judge.of_task(models.task(chosen.model, facts))

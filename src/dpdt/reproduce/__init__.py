@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from dpdt.errors import ArgumentError
+from dpdt.errors import ArgumentError, one_of
 from dpdt.reproduce import allocation, auxiliaries, main_results, membership, privacy, readings
 from dpdt.reproduce.scale import SCALES, Asked
 from dpdt.reproduce.table import Table
@@ -80,7 +80,7 @@ def reproduce(
     `on_done` hears how many runs are there, and of how many.
     """
     if name not in REPRODUCTIONS:
-        raise ArgumentError("name", f"must be among {', '.join(REPRODUCTIONS)}, found {name!r}")
+        raise ArgumentError("name", one_of(name, REPRODUCTIONS))
     chosen, began = REPRODUCTIONS[name], time.perf_counter()
     todo = list({cell.folder: cell for cell in chosen.cells(asked)}.values())
     runs = out / "runs"

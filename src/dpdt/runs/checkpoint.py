@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,18 @@ def load(path: Path) -> dict[str, Any]:
         with io.FileIO(path) as file:
             content: Any = _After(file, _checked(path, file))
             content.seek(0)
-            state = torch.load(content, weights_only=True, map_location="cpu")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # advice for whoever wrote a pickle
+                state = torch.load(content, weights_only=True, map_location="cpu")
     except InputError:
         raise
-    except Exception as error:  # torch and pickle raise whatever a file makes them raise
-        why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-        raise InputError(f"{path}: the checkpoint cannot be read ({why})") from None
+    except OSError as error:
+        raise InputError(f"{path}: the checkpoint cannot be read ({error.strerror})") from None
+    except Exception:  # torch and pickle raise whatever a file makes them raise, with bad advice
+        raise InputError(
+            f"{path}: the checkpoint cannot be read (it holds something else than tensors and "
+            "plain values)"
+        ) from None
     if not isinstance(state, dict):
         raise InputError(f"{path}: the checkpoint does not hold what a run goes on from")
     return state

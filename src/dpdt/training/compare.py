@@ -9,7 +9,7 @@ from typing import Any
 
 from dpdt import config
 from dpdt.config import Config
-from dpdt.errors import ArgumentError, InputError
+from dpdt.errors import ArgumentError, InputError, one_of
 from dpdt.methods import METHODS
 from dpdt.training import grid
 
@@ -42,7 +42,7 @@ def cells(
         methods = [m for m, c in METHODS.items() if chosen.data.public or not c.needs_public]
     for method in methods:
         if method not in METHODS:
-            raise ArgumentError("methods", f"must be among {', '.join(METHODS)}, found {method!r}")
+            raise ArgumentError("methods", one_of(method, METHODS))
         if METHODS[method].needs_public and not chosen.data.public:
             raise InputError(f"data.public: {method} needs public examples; give their number")
     return [

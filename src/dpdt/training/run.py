@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from dpdt.ledger import Ledger, Tuned
 from dpdt.methods import bands
 from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.plan import Plan
+from dpdt.methods.signal import too_few
 from dpdt.ram import gigabytes
 from dpdt.runs import Run
 from dpdt.training import device
@@ -43,9 +45,9 @@ NOTABLE = 100_000_000  # bytes
 def load(config: Config, *, show_progress: bool = False) -> data.Examples:
     """The examples of a configuration, as its model reads them."""
     device.chosen(config.train.device, device.best())  # refused before anything is read
-    facts = data.facts(config.data.name, config.data.limit)
+    facts = config.data.facts()
     models.check(config.model, facts)
-    loaded = data.load(config.data.name, config.data.limit)
+    loaded = config.data.load()
     model = models.build(config.model, facts, config.train.seed)
     public, _ = data.set_aside(loaded, config.data.public)
     fixed = models.learn(model, config.model, public)
@@ -60,7 +62,7 @@ def canaries_of(config: Config) -> Wanted:
         kind=config.audit.canary,
         number=config.audit.canaries,
         seed=config.train.seed,
-        classes=data.facts(config.data.name, config.data.limit).classes,
+        classes=config.data.facts().classes,
         relation=config.method.relation(config.privacy),
     )
 
@@ -88,7 +90,7 @@ class Assembled:
     ) -> Assembled:
         """Load and build; canaries are planted as in the folder, if there is one."""
         check_canaries(config)
-        facts = data.facts(config.data.name, config.data.limit)
+        facts = config.data.facts()
         examples = examples or load(config, show_progress=show_progress)
         public, examples = data.set_aside(examples, config.data.public)
         if config.privacy.unit == "user" and examples.users is None:
@@ -227,6 +229,8 @@ def _run(
             approve(expected(step, folder, state, depends))
             if tuned is None:  # of which nobody is to know how many there are
                 _say_size(config, step.plan)
+                if not resume and (said := too_few(step.plan)):
+                    warnings.warn(said, stacklevel=2)
         if world.first and not resume:
             folder = Run.create(path, config)
             held.enter_context(folder.locked())

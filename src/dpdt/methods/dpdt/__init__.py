@@ -90,7 +90,9 @@ class Dpdt(Method):
         _is_penalty,
     )
     clip: Any = key(
-        0.1, "a positive number, or a table of them by kind or block", table_of(is_positive)
+        AUTO,
+        "a positive number, 'auto', or a table of numbers by kind or block",
+        lambda v: v == AUTO or table_of(is_positive)(v),
     )
     noise: Any = key(
         None,
@@ -125,16 +127,18 @@ class Dpdt(Method):
         return "replace-one" if self.sampling == "partition" else privacy.relation or "add-remove"
 
     def settled(self, problem: Problem, train: TrainSettings) -> Dpdt:
-        """The method with its preconditioner: from public inputs where that is possible."""
-        if self.preconditioner == AUTO:
+        """The method with its preconditioner, from public inputs where that is possible, and C."""
+        name = self.preconditioner
+        if name == AUTO:
             whiten = problem.linear and problem.public > 1 and not train.augment
-            return replace(self, preconditioner=PUBLIC if whiten else "identity")
-        if self.preconditioner == PUBLIC and not problem.public:
+            name = PUBLIC if whiten else "identity"
+        if name == PUBLIC and not problem.public:
             raise InputError(
                 "data.public: preconditioner 'public' needs public examples; give their number, "
                 "or public=… in Python"
             )
-        return self
+        clip = rate.clip(whitened=name == PUBLIC) if self.clip == AUTO else self.clip
+        return replace(self, preconditioner=name, clip=clip)
 
     def number_of_auxiliaries(self, problem: Problem, train: TrainSettings) -> int:
         """K: as given, or as many as a mini-batch has examples."""
