@@ -47,8 +47,9 @@ def test_no_page_loads_anything_from_elsewhere(site):
 
 def test_the_command_page_has_every_command_and_option(site):
     text = unescape(re.sub(r"<[^>]+>", "", (site / "commands.html").read_text("utf-8")))
-    context = click.Context(cli)
+    context, written = click.Context(cli), (ROOT / "docs" / "commands.md").read_text("utf-8")
     for name in COMMANDS:
+        assert f"\ndpdt {name}" in written
         part = text[text.index(f"\ndpdt {name} [") :]
         for parameter in cli.get_command(context, name).params:
             if isinstance(parameter, click.Option):
