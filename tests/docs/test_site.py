@@ -36,6 +36,8 @@ def test_every_page_is_there(site):
 
 
 def test_no_page_loads_anything_from_elsewhere(site):
+    assert LOADS.search('<link rel="stylesheet" href="https://fonts.example/css">')
+    assert LOADS.search("<script async src=//cdn.example/x.js>")
     for page in site.glob("*.html"):
         text = page.read_text("utf-8")
         assert LOADS.search(text) is None, page.name
