@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -249,7 +250,7 @@ def _moved(source: Source, asked: dict[str, Any]) -> list[Any]:
         turn = asked.get("turn") if isinstance(asked, dict) else None
         return [refused, [], "", "", "", {"turn": turn}]
     number, by = exploring.headline(here.privacy)
-    proven = here.privacy.proven
+    proven = math.isfinite(here.privacy.epsilon)
     headline = [
         html.P(
             [html.Span(number, className="epsilon" if proven else "epsilon none"), f" {by}"],
