@@ -2009,7 +2009,7 @@ STEPS = [
     Mutation(
         "training/step.py",
         "steps are not recorded",
-        "        loader.announce = self._record\n",
+        "        loader.announce = self._turns.recorded(self._record)\n",
         "",
         (ISOLATION,),
     ),
@@ -2030,8 +2030,8 @@ STEPS = [
     Mutation(
         "training/step.py",
         "weights may be changed between steps",
-        ("            self._refuse_other_weights()\n            with repeatable"),
-        "            with repeatable",
+        ("            self._refuse_other_weights()\n            self.noise.begin"),
+        "            self.noise.begin",
         (HOLES_CONVEX,),
     ),
     Mutation(
@@ -2246,19 +2246,6 @@ STEPS = [
     ),
     Mutation(
         "training/earlier.py",
-        "equal data are not the same data",
-        (
-            "digest.update(as_bytes(t).numpy().data)\n"
-            "    return digest.hexdigest()\n"
-            "\n"
-            "\n"
-            "def remember("
-        ),
-        ("digest.update(str(id(t)).encode())\n    return digest.hexdigest()\n\n\ndef remember("),
-        (LEFTOVERS,),
-    ),
-    Mutation(
-        "training/earlier.py",
         "copies of trained weights are not known again",
         "_LEFT.get(weights_of(model), ())",
         "()",
@@ -2286,17 +2273,17 @@ STEPS = [
         (LEFTOVERS,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/streams.py",
         "noise comes from the public training seed",
         "    seeds = (None, None) if seed is None else (2 * seed, 2 * seed + 1)\n",
-        "    seeds = (training.train.seed, None)\n",
+        "    seeds = (plan.training.train.seed, None)\n",
         (SEEDS,),
     ),
     Mutation(
-        "training/loop.py",
+        "training/streams.py",
         "coins come from the public training seed",
         "    seeds = (None, None) if seed is None else (2 * seed, 2 * seed + 1)\n",
-        "    seeds = (None, training.train.seed)\n",
+        "    seeds = (None, plan.training.train.seed)\n",
         (SEEDS,),
     ),
     Mutation(
@@ -2527,20 +2514,20 @@ STEPS = [
         "training/loader.py",
         "a batch is paid for after it was handed out",
         (
-            "            self.announce(step)\n"
-            "            self.position += 1\n"
-            "            with self.world.telling():\n"
-            "                own = self._batch(step)\n"
-            "            given = Handed.of(own)\n"
-            "            self._handed[step] = (given, own)\n"
+            "                self.announce(step)\n"
+            "                self.position += 1\n"
+            "                with self.world.telling():\n"
+            "                    own = self._batch(step)\n"
+            "                given = Handed.of(own)\n"
+            "                self._handed[step] = (given, own)\n"
             "            yield given\n"
         ),
         (
-            "            self.position += 1\n"
-            "            with self.world.telling():\n"
-            "                own = self._batch(step)\n"
-            "            given = Handed.of(own)\n"
-            "            self._handed[step] = (given, own)\n"
+            "                self.position += 1\n"
+            "                with self.world.telling():\n"
+            "                    own = self._batch(step)\n"
+            "                given = Handed.of(own)\n"
+            "                self._handed[step] = (given, own)\n"
             "            yield given\n"
             "            self.announce(step)\n"
         ),
@@ -2962,8 +2949,8 @@ ACCOUNTING = [
     Mutation(
         "training/run.py",
         "a run is begun although it was refused",
-        "        approve(expected(step, folder, state, depends))\n",
-        "",
+        "            approve(expected(step, folder, state, depends))\n",
+        "            expected(step, folder, state, depends)\n",
         (BUDGET,),
     ),
     Mutation(
@@ -3822,7 +3809,7 @@ RUNS = [
     Mutation(
         "training/depends.py",
         "resume: the code is not compared",
-        '"version of dpdt": code.hexdigest(),',
+        '"version of dpdt": code_hash(Path(__file__).parents[1]),',
         '"version of dpdt": None,',
         (RUN,),
     ),
@@ -4087,7 +4074,7 @@ DEVICES = [
     Mutation(
         "training/ahead.py",
         "coins that were seen are tossed away",
-        "if not isinstance(self.sampler, PoissonSampler):",
+        "if not (isinstance(self.sampler, PoissonSampler) and self.sampler.groups == 1):",
         "if True:",
         (AHEAD,),
     ),
@@ -4123,10 +4110,10 @@ DEVICES = [
 
 RANKS = [
     Mutation(
-        "training/loop.py",
+        "training/streams.py",
         "every rank draws noise of its own",
-        "Randomness(s, from_first=world.from_first)",
-        "Randomness(s)",
+        "return Randomness(seeds[0], from_first=world.from_first), coins",
+        "return Randomness(seeds[0]), coins",
         (SHARES,),
     ),
     Mutation(
