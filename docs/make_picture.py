@@ -1,8 +1,8 @@
-"""Draw README's picture: accuracy at the same proven ε, by method.
+"""Draw README's picture: accuracy at the same proven ε, by method, on digits.
 
     python docs/make_picture.py
 
-The numbers are those of the tables in docs/results.md, each with its spread over seeds. PATE, which
+The numbers are those of the table in docs/results.md, each with its spread over seeds. PATE, which
 is far below the others, is left out. The file is the same whenever the numbers are.
 """
 
@@ -11,58 +11,53 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import matplotlib
+from matplotlib import pyplot
 
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
+from dpdt.report import style
 
 DOCS = Path(__file__).parent
 PICTURE = DOCS / "images" / "accuracy.svg"
-PANELS = {
-    "digits, 1,437 examples": "dpdt compare digits --epsilon 1,3,8 --seeds 20",
-    "CIFAR-10, linear head, 50,000 examples": "dpdt compare cifar10-scatter --methods",
+HEADING = "\n## digits\n"
+EPSILONS = (1, 3, 8)
+ROWS = {  # the first cell of a row: its label and marker
+    "**DP-DT**": ("DP-DT, not tuned", "o"),
+    "DP-SGD, tuned": ("DP-SGD, tuned on what is shown", "s"),
+    "DP-DT, no public inputs": ("DP-DT without public inputs", "v"),
+    "GEP": ("GEP", "^"),
 }
-STYLES = {
-    "dpdt": ("DP-DT", "#1f4fbf", "o"),
-    "dpsgd": ("DP-SGD", "#b3540a", "s"),
-    "gep": ("GEP", "#2d7a3a", "^"),
-}
-ROW = re.compile(r"^\| (\w+) \| (\d+) \| ([\d.]+) ± ([\d.]+) \|", re.MULTILINE)
-Points = dict[str, list[tuple[float, float, float]]]
+NUMBER = re.compile(r"([\d.]+) ± ([\d.]+)")
 
 
-def table(results: str, command: str) -> Points:
-    """ε, mean and spread of every method, from the table below a command."""
-    after = results[results.index(command) :]
-    rows = after[after.index("\n|") :].split("\n\n")[0]
-    found: Points = {}
-    for method, epsilon, mean, spread in ROW.findall(rows):
-        found.setdefault(method, []).append((float(epsilon), float(mean), float(spread)))
+def table(results: str) -> dict[str, list[tuple[float, float]]]:
+    """Mean and spread of every row that has one for each ε."""
+    section = results[results.index(HEADING) :].split("\n## ")[1]
+    found = {}
+    for line in section.splitlines():
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        numbers = [NUMBER.fullmatch(cell) for cell in cells[: len(EPSILONS)]]
+        if len(numbers) == len(EPSILONS) and all(numbers):
+            found[name] = [(float(n[1]), float(n[2])) for n in numbers if n]
     return found
 
 
 def draw(results: str, path: Path) -> None:
-    """Draw the panels to an SVG file."""
-    plt.rcParams.update({"svg.hashsalt": "dpdt", "svg.fonttype": "path", "font.size": 10})
-    figure, axes = plt.subplots(1, len(PANELS), figsize=(9, 3.2), layout="constrained")
-    for axis, (title, command) in zip(axes, PANELS.items(), strict=True):
-        points = table(results, command)
-        for method, (label, colour, marker) in STYLES.items():
-            epsilons, means, spreads = zip(*points[method], strict=True)
-            axis.errorbar(
-                epsilons, means, spreads, color=colour, marker=marker, capsize=3, label=label
-            )
-        axis.set_xscale("log")
-        axis.set_xticks([1, 3, 8], ["1", "3", "8"], minor=False)
-        axis.minorticks_off()
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("proven ε (less is more private)")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("held-out accuracy (more is better)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    """Draw the rows to an SVG file."""
+    figure, axes = style.new_figure()
+    figure.set_size_inches(7.2, 3.9)
+    points = table(results)
+    for row, (label, marker) in ROWS.items():
+        means, spreads = zip(*points[row], strict=True)
+        axes.errorbar(EPSILONS, means, spreads, marker=marker, capsize=3, label=label)
+    axes.set_xscale("log")
+    axes.set_xticks(EPSILONS, map(str, EPSILONS))
+    axes.minorticks_off()
+    axes.set_title("digits: a linear model, 1,437 examples")
+    axes.set_xlabel(f"{style.SMALLER}     proven ε")
+    axes.set_ylabel(f"accuracy ({style.HIGHER})")
+    figure.legend(loc="outside right center", **style.BELOW)
+    with pyplot.rc_context({"svg.hashsalt": "dpdt"}):
+        figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":

@@ -3495,8 +3495,8 @@ ACCOUNTING = [
     Mutation(
         "report/explorer.py",
         "what is refused leaves the settings to copy",
-        'return [refused, [], "", "", "", None]',
-        'return [refused, [], no_update, no_update, "", None]',
+        'return [refused, [], "", "", "", {"turn": turn}]',
+        'return [refused, [], no_update, no_update, "", {"turn": turn}]',
         (f"{EXPLORE}::test_whatever_is_typed_is_a_position_or_one_sentence",),
     ),
     Mutation(

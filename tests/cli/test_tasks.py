@@ -2,18 +2,21 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dpdt import data, models
+from dpdt import config, data, models
 from dpdt.cli.main import cli
+from dpdt.cli.train import _tell
 from dpdt.data import Facts
 from dpdt.errors import InputError
 from dpdt.models.settings import ModelSettings
 from dpdt.runs import Run
 from dpdt.tasks import METRICS, SERVES, TASKS, task_of
+from dpdt.training.run import run as train_run
 
 PLAIN = ("--set", "train.epochs=2", "--set", "train.batch_size=40", "--set", "method.lr=0.5",
          "--set", "data.public=0")  # fmt: skip
@@ -101,6 +104,17 @@ def test_a_release_of_a_regression_speaks_of_no_classes(tmp_path, numbers):
     assert "for regression, with 1 output." in card
     assert "classes" not in card.split("## Model")[1].split("##")[0]
     run("verify", str(out / "release"))
+
+
+def test_without_held_out_examples_nothing_is_said_to_be_measured(tmp_path, capsys):
+    chosen = config.load("digits", ("train.epochs=1", "data.public=0"), "plain")
+    loaded = data.load("digits")
+    empty = replace(loaded, test=tuple(t[:0] for t in loaded.test))
+    with pytest.warns(UserWarning, match="test: has no examples"):
+        outcome = train_run(chosen, tmp_path / "run", show_progress=False, examples=empty)
+    assert outcome.as_json()["metric"] == {"name": "accuracy", "value": None}
+    _tell(outcome, tmp_path / "run", diagnose=False, as_json=False)
+    assert capsys.readouterr().out.startswith("no held-out examples, so nothing was measured\n")
 
 
 def test_two_classes_by_one_logit(tmp_path, numbers):

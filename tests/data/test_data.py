@@ -216,7 +216,7 @@ def test_an_npz_trains_from_the_command_line(tmp_path):
     x = generator.normal(size=(200, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
     np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y, classes=2)
-    sets = ["data.name=mine.npz", "train.batch_size=200", "train.epochs=5"]
+    sets = ["data.name=mine.npz", "train.batch_size=200", "train.epochs=5", "privacy.epsilon=8"]
     done = subprocess.run(
         [sys.executable, "-m", "dpdt", "train", "--json"]
         + [a for s in sets for a in ("--set", s)],

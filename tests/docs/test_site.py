@@ -36,6 +36,8 @@ def test_every_page_is_there(site):
 
 
 def test_no_page_loads_anything_from_elsewhere(site):
+    assert LOADS.search('<link rel="stylesheet" href="https://fonts.example/css">')
+    assert LOADS.search("<script async src=//cdn.example/x.js>")
     for page in site.glob("*.html"):
         text = page.read_text("utf-8")
         assert LOADS.search(text) is None, page.name
@@ -47,8 +49,9 @@ def test_no_page_loads_anything_from_elsewhere(site):
 
 def test_the_command_page_has_every_command_and_option(site):
     text = unescape(re.sub(r"<[^>]+>", "", (site / "commands.html").read_text("utf-8")))
-    context = click.Context(cli)
+    context, written = click.Context(cli), (ROOT / "docs" / "commands.md").read_text("utf-8")
     for name in COMMANDS:
+        assert f"\ndpdt {name}" in written
         part = text[text.index(f"\ndpdt {name} [") :]
         for parameter in cli.get_command(context, name).params:
             if isinstance(parameter, click.Option):

@@ -17,6 +17,7 @@ from dpdt.cli.main import cli
 from dpdt.errors import InputError
 from dpdt.report import explorer, exploring, loopback
 from dpdt.report.choices import GIVEN, TARGET, Source, controls, toml
+from dpdt.report.newest import Turns
 
 NUMBER = int(os.environ.get("DPDT_EXAMPLES", "50"))
 TOKEN = "a-token-of-the-test"
@@ -117,15 +118,38 @@ def test_methods_without_clipped_steps_are_refused(name):
 @pytest.mark.parametrize("name", [c.name for c in controls(Source(name="cifar10-small"))])
 def test_whatever_is_typed_is_a_position_or_one_sentence(name, text):
     """Also what takes a control to where no run is."""
-    shown = explorer._moved(Source(name="cifar10-small"), {name: text}, TARGET)
+    asked = {"texts": {name: text}, "aim": TARGET, "turn": 7}
+    shown = explorer._moved(Source(name="cifar10-small"), asked)
     headline, *_, store = json.loads(json.dumps(shown, default=lambda c: c.to_plotly_json()))
-    if store is None:
+    if store == {"turn": 7}:
         title, why = (part["props"]["children"] for part in headline)
         assert title == "This cannot be run"
         assert why not in ("", "TypeError", "KeyError", "AttributeError", "ValueError")
         assert shown[1:5] == [[], "", "", ""]
     else:
-        assert store["texts"] == {name: text}
+        assert store == asked
+
+
+def test_what_is_newest_counts_in_whatever_order_it_comes():
+    turns, seen, started = Turns(), [], threading.Event()
+
+    def ask(number):
+        with turns.turn("page", "asked", number) as newest:
+            seen.append((number, newest))
+
+    with turns.turn("page", "asked", 1) as newest:
+        waiting = [threading.Thread(target=ask, args=(number,)) for number in (4, 2, 3)]
+        for thread in waiting:
+            thread.start()
+        while turns._newest["page", "asked"] < 4:
+            started.wait(0.001)
+        assert newest
+    for thread in waiting:
+        thread.join()
+    assert dict(seen)[4] is True
+    assert dict(seen)[2] is dict(seen)[3] is False
+    with turns.turn("another page", "asked", 1) as newest:
+        assert newest
 
 
 @pytest.fixture(scope="module")

@@ -18,15 +18,16 @@ from PIL import Image
 
 from dpdt.cli.main import cli
 from dpdt.report import loopback
-from dpdt.report.choices import Source
+from dpdt.report.choices import Source, controls
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 SHOTS = os.environ.get("DPDT_SHOTS")
 LOOKS = [("light", 1280), ("dark", 360)]
-IDLE = "() => document.querySelectorAll('[data-dash-is-loading]').length === 0"
+IDLE = "() => document.querySelectorAll('.pending').length === 0"
 ENDS = "() => document.querySelector('#curves .js-plotly-plot').data.map((c) => c.y.at(-1))"
+LAST = "() => document.querySelector('#curves .js-plotly-plot').data[0].x.at(-1)"
 RIGHT = """() => Math.max(document.documentElement.scrollWidth,
   ...[...document.querySelectorAll("main *")].filter((e) => !e.closest("pre"))
     .map((e) => e.getBoundingClientRect().right))"""
@@ -75,7 +76,7 @@ def page(request, chromium, address):
 
 def says(page, name, words):
     """Wait until a part of the page says so, and all that follows has followed."""
-    page.locator(f"#{name}", has_text=words).wait_for()
+    page.locator(f"#{name}", has_text=re.compile(rf"{re.escape(words)}(?![0-9])")).wait_for()
     page.wait_for_function(IDLE)
 
 
@@ -108,6 +109,17 @@ def test_the_page_follows_whoever_uses_it(page):
     says(page, "command", "epochs=7")
     assert page.input_value("#at-epochs") == "7"
     assert all(a != b for a, b in zip(before, seen(page), strict=True))
+
+    (steps,) = [c.values for c in controls(Source(name="cifar10-small")) if c.name == "epochs"]
+    last = steps[steps.index("7") + 5]
+    for _ in range(6):  # faster than answers come
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    says(page, "command", f"epochs={last}")
+    assert page.evaluate(LAST) == int(last)
+    page.fill("#at-epochs", "7")
+    page.keyboard.press("Enter")
+    says(page, "command", "epochs=7")
 
     page.locator("#at-memory input[value=shared]").check()
     says(page, "costs", "memory shared, not auxiliary as in cifar10-small")

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -12,10 +13,13 @@ from dpdt.cli.main import cli
 from dpdt.errors import InputError
 from dpdt.ledger import Block
 from dpdt.releasing.making import release
-from dpdt.report import pages
+from dpdt.report import facts as private
+from dpdt.report import pages, training
 from dpdt.report.charts import COLOURS
+from dpdt.report.diagnostics import PANELS
 from dpdt.report.facts import kinds_of
 from dpdt.runs import Run
+from dpdt.tasks import METRICS
 from tests.releasing.conftest import run_in
 from tests.report.test_attacker import ledger_of
 
@@ -95,6 +99,28 @@ def test_private_numbers_need_to_be_asked_for(run):
         assert secret in private, secret
     assert "Do not pass this file on" in private
     assert "Do not pass" not in body
+
+
+def test_diagnostics_and_metrics_of_any_task_are_drawn(run):
+    """Only with --private. Curves that have no number at all are left out."""
+    record = {name: 0.25 for _, _, curves in PANELS for name in curves}
+    record |= {"global_bound": None, "step": 1, "noise_to_signal": 0.0}
+    kept = Run(run)
+    seen = private.facts(kept.path, private=True)
+    assert seen.private is not None
+    epochs = [dict.fromkeys(METRICS) | {"epoch": 1, "loss": 0.5, "mse": 0.125}]
+    given = replace(seen, private=replace(seen.private, epochs=epochs, steps=[record, record]))
+    found = {chart.key: chart for chart in training.charts(given)}
+    assert found.keys() == {
+        "mse", "loss", "what-limits-the-step", "loss-and-Lagrangian",
+        "a-steps-changes-and-their-bounds", "distances",
+    }  # fmt: skip
+    assert found["mse"].rows == [["1", "0.125"]]
+    limits, changes = found["what-limits-the-step"], found["a-steps-changes-and-their-bounds"]
+    names = [trace["name"] for trace in limits.traces]
+    assert names == ["share clipped", "share of blocks at the step bound"]
+    assert changes.columns.count("its bound") == 1
+    assert training.charts(replace(seen, private=None)) == []
 
 
 def test_result_of_a_comparison_is_private_too(run):

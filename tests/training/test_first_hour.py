@@ -108,6 +108,7 @@ def test_what_does_not_fit_is_refused_with_one_sentence(tmp_path):
     refused(model(2), (X, Y + 1), r"^data: classification needs targets from 0 to 1.* found 1 to 2")
     refused(model(1), (X, Y + 1), r"^data: binary needs targets from 0 to 1", task="binary")
     refused(model(2), X, r"^data: has no targets")
+    refused(model(2), (X, Y, REAL), r"^data: has 3 parts, and the usual losses read two")
     refused(model(2), (X[:0], Y[:0]), r"^data: has no examples")
     refused(model(1), (X, Y), r"^task: the loss is for regression, found 'binary'",
             loss=nn.MSELoss(), task="binary")  # fmt: skip

@@ -25,8 +25,9 @@ def command(
 
     INPUT is a .csv with a row of numbers for each example, an .npz with an array x or x_test, an
     image, a folder of images, or for texts a .txt with one on each line or a .csv with a column
-    text. A first line of a .csv without any number is a header, and its column label is passed
-    over.
+    text. A model that was trained on a table reads its columns from a .csv or .parquet, by their
+    names (docs/files.md). A first line of any other .csv without any number is a header, and its
+    column label is passed over.
 
     Numbers are taken as the data set has them on disk, and scaled as in training: pixels from 0 to
     255, those of digits from 0 to 16, anything else as it was trained on. Values off that scale,

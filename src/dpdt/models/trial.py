@@ -64,6 +64,11 @@ def tried(
             "data: has no targets; give (inputs, targets), or a mapping with 'labels' for models "
             "of transformers, or loss=, a function (model, batch) → mean loss"
         )
+    if isinstance(raw, tuple | list) and len(raw) > 2 and not is_own(chosen):
+        raise InputError(
+            f"data: has {len(raw)} parts, and the usual losses read two, (inputs, targets); leave "
+            "the others out, or give loss=, a function (model, batch) → mean loss"
+        )
     with _calling(model, device) as call:
         said, numbers = _said(call, raw, Numbers.of(model), own=is_own(chosen))
         like = numbers(raw)

@@ -1,4 +1,4 @@
-"""Charts of several runs side by side, and of private numbers."""
+"""Charts of several runs side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from dpdt.accounting.guarantee import short, shown
 from dpdt.report.charts import CATEGORIES, Chart, layout_of, literal, relation, scale_of, up
-from dpdt.report.facts import Facts, is_number
+from dpdt.report.facts import Facts
 from dpdt.report.style import COLOURS, SMALLER
 
 LOOKS = (("proven", "circle", 0), ("claimed", "diamond-open", 1), ("measured", "triangle-right", 2))
@@ -88,34 +88,6 @@ def trade_off(runs: Sequence[Facts]) -> Chart | None:
         columns=["run", "proven ε", "accuracy"],
         rows=rows,
     )
-
-
-def training(facts: Facts) -> list[Chart]:
-    """Loss and accuracy by epoch, which are private."""
-    if facts.private is None:
-        return []
-    found = []
-    looks = (
-        ("accuracy", "On held-out examples. Higher is better.", ".0%", ".2%"),
-        ("loss", "On training examples. Lower is better.", "", ".4g"),
-    )
-    for key, note, ticks, digits in looks:
-        points = [(r["epoch"], r[key]) for r in facts.private.epochs if is_number(r[key])]
-        if not points:
-            continue
-        at, values = [p[0] for p in points], [p[1] for p in points]
-        line = {"x": at, "y": values, "mode": "lines+markers", "marker": {"size": 4},
-                "line": {"color": COLOURS[0], "width": 2},
-                "hovertemplate": f"epoch %{{x}}: %{{y:{digits}}}<extra></extra>"}  # fmt: skip
-        layout = layout_of("epochs", key, height=280)
-        layout["yaxis"] |= {"tickformat": ticks} if ticks else {}
-        end = f"{values[-1]:{digits}}"
-        found.append(Chart(
-            key=key, title=f"{key.capitalize()} by epoch", alt=f"{key} by epoch, {end} in the end.",
-            note=note, traces=[line], layout=layout, columns=["epoch", key],
-            rows=[[str(e), f"{v:{digits}}"] for e, v in points],
-        ))  # fmt: skip
-    return found
 
 
 def _row(run: Facts) -> list[str]:

@@ -57,7 +57,7 @@ def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     steps = [record["step"] for record in records]
     for axes, (title, logarithmic, curves) in zip(panels, PANELS, strict=True):
         for name, label in curves.items():
-            values = [_number(record[name], positive=logarithmic) for record in records]
+            values = [number(record[name], positive=logarithmic) for record in records]
             if any(math.isfinite(value) for value in values):
                 axes.plot(steps, values, label=label, marker="." if len(steps) == 1 else "")
         axes.set(xlabel="steps", title=title, yscale="log" if logarithmic else "linear")
@@ -66,6 +66,6 @@ def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def _number(value: float | None, *, positive: bool) -> float:
+def number(value: float | None, *, positive: bool) -> float:
     """The value, or NaN if it does not exist or has no place on a logarithmic axis."""
     return math.nan if value is None or (positive and value <= 0.0) else value

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
@@ -19,18 +17,30 @@ from dpdt.errors import InputError
 from dpdt.report import charts, exploring, pages
 from dpdt.report.choices import GIVEN, TARGET, Control, Source, controls, toml
 from dpdt.report.loopback import LARGEST, Application, Guard
+from dpdt.report.newest import Turns
 
 PLOT = {"displayModeBar": False, "scrollZoom": False, "doubleClick": False, "responsive": True}
-EMPTY = {"figure": {"data": [], "layout": charts.layout_of("", "")}}
-PAGES = 100  # open pages whose newest request is remembered
+NEW = {"data-about": "0"}
+EMPTY = {"data": [], "layout": charts.layout_of("", "")}
 AIMS = ({"label": "found for a target ε", "value": TARGET}, {"label": "given", "value": GIVEN})
-# A slider has no name of its own for who cannot see it, and appears when it is ready.
-NAMES = """
+# A slider has no name of its own for who cannot see it, and appears when it is ready. And what is
+# not about the settings as they stand is marked, whatever else the page is doing.
+WATCH = """
 new MutationObserver(() => {
   for (const thumb of document.querySelectorAll(".control [role=slider]:not([aria-label])"))
     thumb.setAttribute("aria-label", thumb.closest(".control").querySelector("label").textContent);
-}).observe(document.documentElement, { childList: true, subtree: true });
+  for (const part of document.querySelectorAll("[data-about]"))
+    part.classList.toggle("pending", part.dataset.about !== document.body.dataset.asked);
+}).observe(document.documentElement, {
+  childList: true, subtree: true, attributes: true, attributeFilter: ["data-about", "data-asked"],
+});
 """
+# Every position that is asked for has a number, which its answers carry.
+ASK = """(...at) => {
+  const turn = Number(document.body.dataset.asked || 0) + 1;
+  document.body.dataset.asked = turn;
+  return { texts: Object.fromEntries(NAMES.map((name, i) => [name, at[i]])), aim: at.at(-1), turn };
+}"""
 INDEX = """<!doctype html>
 <html lang="en">
 <head>
@@ -41,32 +51,13 @@ INDEX = """<!doctype html>
 <title>{%title%}</title>
 {%css%}
 <style>STYLE</style>
-<script>NAMES</script>
+<script>WATCH</script>
 </head>
 <body class="explorer">
 {%app_entry%}
 <footer>{%config%}{%scripts%}{%renderer%}</footer>
 </body>
 </html>"""
-
-
-class Turns:
-    """One computation at a time. Of a page's requests of a kind, only the newest is computed."""
-
-    def __init__(self) -> None:
-        self._computing, self._counting = threading.Lock(), threading.Lock()
-        self._newest: OrderedDict[tuple[str, str], int] = OrderedDict()
-
-    @contextmanager
-    def turn(self, page: str, kind: str) -> Iterator[bool]:
-        """Wait, then say whether there is still a reason to compute."""
-        key = (str(page)[:40], kind)
-        with self._counting:
-            mine = self._newest[key] = self._newest.pop(key, 0) + 1
-            while len(self._newest) > PAGES:
-                self._newest.popitem(last=False)
-        with self._computing:
-            yield self._newest.get(key) == mine
 
 
 def application(source: Source, token: str) -> Application:
@@ -82,7 +73,7 @@ def application(source: Source, token: str) -> Application:
         include_assets_files=False,
         serve_locally=True,
         eager_loading=True,
-        index_string=INDEX.replace("STYLE", style).replace("NAMES", NAMES),
+        index_string=INDEX.replace("STYLE", style).replace("WATCH", WATCH),
         title=f"dpdt explore {source.name}",
         update_title=None,
         add_log_handler=False,
@@ -91,7 +82,7 @@ def application(source: Source, token: str) -> Application:
     known = controls(source)
     app.layout = lambda: _layout(source, known)
     _calls(app, source, known)
-    scripts = " ".join(("'self'", pages.allowed([NAMES]), *app.csp_hashes()))
+    scripts = " ".join(("'self'", pages.allowed([WATCH]), *app.csp_hashes()))
     policy = (
         f"default-src 'none'; script-src {scripts}; style-src 'self' 'unsafe-inline'; img-src "
         "'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -110,7 +101,7 @@ def _layout(source: Source, known: tuple[Control, ...]) -> html.Main:
     return html.Main(
         [
             dcc.Store(id="page", data=secrets.token_hex(8)),
-            dcc.Store(id="shown"),
+            *(dcc.Store(id=name) for name in ("asked", "shown", "drawn")),
             html.Header(
                 [
                     html.H1(f"What {source.name} would guarantee"),
@@ -121,7 +112,7 @@ def _layout(source: Source, known: tuple[Control, ...]) -> html.Main:
                     ),
                 ]
             ),
-            html.Section(id="headline", **{"aria-live": "polite"}),
+            html.Section(id="headline", **NEW, **{"aria-live": "polite"}),
             html.Section(
                 [
                     html.H2("ε over epochs"),
@@ -130,13 +121,16 @@ def _layout(source: Source, known: tuple[Control, ...]) -> html.Main:
                     html.P(id="told", className="quiet"),
                 ],
                 id="chart",
+                **NEW,
             ),
             html.Section(
                 [_aim(source), *(_control(control) for control in known)],
                 id="controls",
                 **{"aria-label": "Settings"},
             ),
-            html.Section([html.H2("What each choice costs"), html.Ul(id="costs")], id="prices"),
+            html.Section(
+                [html.H2("What each choice costs"), html.Ul(id="costs")], id="prices", **NEW
+            ),
             html.Section(id="meaning"),
             html.Section(
                 [
@@ -211,51 +205,52 @@ def _calls(app: Dash, source: Source, known: tuple[Control, ...]) -> None:
     app.clientside_callback(
         f'(aim) => [aim !== "{TARGET}", aim === "{TARGET}"]', hidden, Input("aim", "value")
     )
-    places = {control.name: Input(f"at-{control.name}", "value") for control in known}
+    names = json.dumps([control.name for control in known])
+    app.clientside_callback(
+        ASK.replace("NAMES", names),
+        Output("asked", "data"),
+        *(Input(f"at-{control.name}", "value") for control in known),
+        Input("aim", "value"),
+    )
 
-    at_once = [Output(n, "children") for n in ("headline", "meaning", "command", "toml", "table")]
-    at_once.append(Output("shown", "data"))
+    def answers(
+        to: str, outputs: dict[str, str], about: str, work: Callable[[Any], list[Any]]
+    ) -> None:
+        """Answer what is asked, or shown, with these parts. `about` then says the number."""
 
-    def move(texts: dict[str, Any], aim: str, page: str) -> Any:
-        with turns.turn(page, "move") as newest:
-            return _moved(source, texts, aim) if newest else [no_update] * len(at_once)
-
-    app.callback(at_once, [places, Input("aim", "value"), State("page", "data")])(move)
-
-    def later(outputs: dict[str, str], work: Callable[[exploring.Position], list[Any]]) -> None:
-        """What takes longer follows what was shown at once. It is empty where nothing was."""
-
-        def call(shown: Any, page: str) -> Any:
-            with turns.turn(page, str(outputs)) as newest:
-                if not newest:
-                    return [no_update] * len(outputs)
-                try:
-                    return work(exploring.position(source, dict(shown["texts"]), shown["aim"]))
-                except Exception:  # never an old number beside new settings
-                    return [EMPTY.get(kind) for kind in outputs.values()]
+        def call(asked: Any, page: Any) -> list[Any]:
+            found = asked.get("turn") if isinstance(asked, dict) else None
+            number = found if isinstance(found, int) else 0
+            with turns.turn(page, to, number) as newest:
+                answer = work(asked) if newest else [no_update] * len(outputs)
+            return [*answer, str(number) if newest else no_update]
 
         app.callback(
-            [Output(name, kind) for name, kind in outputs.items()],
-            [Input("shown", "data"), State("page", "data")],
+            [*(Output(n, kind) for n, kind in outputs.items()), Output(about, "data-about")],
+            [Input(to, "data"), State("page", "data")],
             prevent_initial_call=True,
         )(call)
 
-    later({"curves": "figure", "legend": "children", "told": "children"}, _drawn)
-    later({"costs": "children"}, lambda at: [[html.Li(told) for told in exploring.costs(at)]])
+    at_once = dict.fromkeys(("headline", "meaning", "command", "toml", "table"), "children")
+    answers("asked", {**at_once, "shown": "data"}, "headline", lambda at: _moved(source, at))
+    drawn = {"curves": "figure", "legend": "children", "told": "children", "drawn": "data"}
+    nothing = [EMPTY, [], ""]
+    answers("shown", drawn, "chart", lambda at: [*_after(source, at, _drawn, nothing), at])
+    answers("drawn", {"costs": "children"}, "prices", lambda at: _after(source, at, _priced, [[]]))
 
 
-def _moved(source: Source, texts: dict[str, Any], aim: str) -> list[Any]:
-    """Everything that is said of a position at once, or why it cannot be."""
+def _moved(source: Source, asked: dict[str, Any]) -> list[Any]:
+    """Everything that is said of a position at once, or why it cannot be; and what it is about."""
     try:
-        texts = {name: "" if text is None else str(text) for name, text in texts.items()}
-        position = exploring.position(source, texts, TARGET if aim == TARGET else GIVEN)
+        position = _position(source, asked)
         here = exploring.found(position)
     except Exception as error:  # never an old number beside new settings
-        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}"
+        why = str(error) if isinstance(error, InputError) else type(error).__name__
         refused = [html.P("This cannot be run", className="headline"), html.P(why)]
-        return [refused, [], "", "", "", None]
+        turn = asked.get("turn") if isinstance(asked, dict) else None
+        return [refused, [], "", "", "", {"turn": turn}]
     number, by = exploring.headline(here.privacy)
-    proven = here.privacy.proven
+    proven = math.isfinite(here.privacy.epsilon)
     headline = [
         html.P(
             [html.Span(number, className="epsilon" if proven else "epsilon none"), f" {by}"],
@@ -265,9 +260,27 @@ def _moved(source: Source, texts: dict[str, Any], aim: str) -> list[Any]:
         *(html.P(note, className="note") for note in (*position.notes, *here.warnings)),
     ]
     words = [html.H2("What it means"), html.P(" ".join(exploring.meaning(here)))]
-    shown = {"texts": texts, "aim": position.noise}
     command, table = source.command(position.changes), here.privacy.table(all=True)
-    return [headline, words, command, toml(here.config), table, shown]
+    return [headline, words, command, toml(here.config), table, asked]
+
+
+def _position(source: Source, asked: dict[str, Any]) -> exploring.Position:
+    texts = {str(k): "" if v is None else str(v) for k, v in asked["texts"].items()}
+    return exploring.position(source, texts, TARGET if asked["aim"] == TARGET else GIVEN)
+
+
+def _after(
+    source: Source, shown: Any, work: Callable[[exploring.Position], list[Any]], nothing: list[Any]
+) -> list[Any]:
+    """What takes longer. It is empty where nothing is shown."""
+    try:
+        return work(_position(source, shown))
+    except Exception:  # never an old number beside new settings
+        return nothing
+
+
+def _priced(position: exploring.Position) -> list[Any]:
+    return [[html.Li(told) for told in exploring.costs(position)]]
 
 
 def _drawn(position: exploring.Position) -> list[Any]:
@@ -275,7 +288,7 @@ def _drawn(position: exploring.Position) -> list[Any]:
     here = exploring.found(position)
     chart = charts.over_epochs(exploring.curves(position.source, position.changes), here.privacy)
     if chart is None:
-        return [EMPTY["figure"], [], "No accountant has a number for this run."]
+        return [EMPTY, [], "No accountant has a number for this run."]
     legend = [
         html.Span(
             [html.Span(className=f"swatch c{colour}{' dashed' if dashed else ''}"), name],

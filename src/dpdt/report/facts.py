@@ -18,6 +18,7 @@ from dpdt.report.attacker import Pairs, pairs_of, slow
 from dpdt.report.audit import LEARNT, verdict_of
 from dpdt.report.privacy import over_epochs
 from dpdt.runs import Run
+from dpdt.tasks import METRICS
 
 POINTS = 8  # epochs at which ε is computed where each takes about a second
 
@@ -46,7 +47,8 @@ class Audit:
 class Private:
     """What depends on the training data and is covered by no ε."""
 
-    epochs: list[dict[str, Any]]  # with loss and accuracy
+    epochs: list[dict[str, Any]]  # with loss and every metric
+    steps: list[dict[str, Any]]  # diagnostics, if there are any
     accuracy: float | None  # on held-out examples, in the end
     audit: Audit | None
     diagnostics: list[str]
@@ -157,7 +159,7 @@ def _private(run: Run, ledger: Ledger) -> Private:
     audit, records = run.audit(), run.diagnostics()
     try:
         epochs = [
-            {"epoch": r["epoch"], "loss": r.get("loss"), "accuracy": r.get("accuracy")}
+            {"epoch": r["epoch"], "loss": r.get("loss")} | {name: r.get(name) for name in METRICS}
             for r in run.private_metrics()
         ]
         told = []
@@ -169,7 +171,11 @@ def _private(run: Run, ledger: Ledger) -> Private:
         raise InputError(f"{run.private_path}: a record is damaged ({error!r})") from None
     known = [r["accuracy"] for r in epochs if is_number(r["accuracy"])]
     return Private(
-        epochs=epochs, accuracy=known[-1] if known else None, audit=found, diagnostics=told
+        epochs=epochs,
+        steps=records,
+        accuracy=known[-1] if known else None,
+        audit=found,
+        diagnostics=told,
     )
 
 

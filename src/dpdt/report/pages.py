@@ -27,7 +27,7 @@ from dpdt.accounting.guarantee import short, shown
 from dpdt.errors import InputError
 from dpdt.files import replacing, write_all
 from dpdt.releasing.words import does_not_protect
-from dpdt.report import charts, compared
+from dpdt.report import charts, compared, training
 from dpdt.report.attacker import sentences
 from dpdt.report.charts import Chart
 from dpdt.report.facts import Facts, several
@@ -87,7 +87,7 @@ def _section(name: str, facts: Facts) -> Section:
         headline=charts.headline(facts),
         words=sentences(facts.privacy, facts.pairs),
         charts=[chart for chart in drawn if chart],
-        training=compared.training(facts),
+        training=training.charts(facts),
         limits=does_not_protect(proven) if proven else [],
         measured=compared.measured_words(facts),
     )

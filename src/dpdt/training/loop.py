@@ -58,7 +58,7 @@ def _prepared(
     kind: type[Step],
 ) -> tuple[Step, Loader]:  # fmt: skip
     training, users, local = behind.training, given.get("users"), given.get("local", False)
-    offered = Offered.of(model, data, given, device, training.method)
+    offered = Offered.of(model, data, given, device, training.method, world)
     data, public, loss = offered.data, offered.public, offered.loss
     refuse_alone(world, given, local)
     if (training.privacy.unit == "user") != (users is not None):

@@ -24,6 +24,7 @@ from dpdt.models.trial import tried
 from dpdt.noise import Randomness
 from dpdt.tasks import AUTO
 from dpdt.training.augment import over_views
+from dpdt.training.ranks import refuse_empty, refuse_sharded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +40,22 @@ class Offered:
 
     @classmethod
     def of(
-        cls, model: nn.Module, data: Any, given: Any, device: torch.device, method: Method
+        cls,
+        model: nn.Module,
+        data: Any,
+        given: Any,
+        device: torch.device,
+        method: Method,
+        world: World,
     ) -> Offered:
         """Understand what was given, or refuse it, before anything is spent."""
         public, test = given.get("public"), given.get("test")
         for what, other in (("test", test), ("public", public)):
             frames.refuse_unlike(data, other, what)
+        refuse_sharded(model)
         mine = taken(data)
+        if given.get("local"):
+            refuse_empty(world, mine)
         theirs = None if test is None else taken(test, "test")
         inputs = None if public is None else taken_inputs(public)
         if theirs is not None and not count(theirs):

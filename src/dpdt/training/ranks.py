@@ -51,10 +51,14 @@ def examples_of(world: World, data: Any, training: Training, local: bool) -> int
             "user's examples stay together can ranks keep their data to themselves"
         )
     found: list[int] = world.gather(count(data))
-    for rank, number in enumerate(found):
+    return sum(found)
+
+
+def refuse_empty(world: World, data: Any) -> None:
+    """Refuse a rank without examples of its own, before any rank looks at an example."""
+    for rank, number in enumerate(world.gather(count(data))):
         if not number:
             raise InputError(f"data: rank {rank} has no examples; give every rank some users")
-    return sum(found)
 
 
 def refuse_shared_users(world: World, users: Sequence[Any]) -> None:
@@ -97,7 +101,6 @@ def refuse_unlike(
     """Refuse to train if the ranks were not started alike, or are too many."""
     if world.alone:
         return
-    _refuse_sharded(model)
     own: dict[str, Any] = {"data": "of this rank"} if local else {
         "training data": seen,
         "users": _digest(None if users is None else owners(users)[0].tolist()),
@@ -119,7 +122,8 @@ def refuse_unlike(
     _refuse_too_many(world, plan)
 
 
-def _refuse_sharded(model: nn.Module) -> None:
+def refuse_sharded(model: nn.Module) -> None:
+    """Refuse a model of which every rank has a part."""
     # whoever has a sharded tensor has imported this; importing it takes a second
     sharding: Any = sys.modules.get("torch.distributed.tensor")
     for name, parameter in model.named_parameters() if sharding else ():
