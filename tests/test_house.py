@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutations import MUTATIONS, why_not
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "dpdt"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -111,3 +113,12 @@ def test_no_file_is_too_long_to_read(path):
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             assert node.end_lineno - node.lineno < 60, node.name
+
+
+def test_every_deliberate_breakage_still_applies():
+    """A line that was rewritten takes its mutation along (mutations.py)."""
+    stale = [f"{m.file}: {m.what}: {why}" for m in MUTATIONS if (why := why_not(m))]
+    assert stale == []
+    assert {test.partition("::")[0] for m in MUTATIONS for test in m.tests} <= {
+        str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")
+    }

@@ -223,7 +223,8 @@ def test_what_cannot_be_whitened():
     refused("for linear models", nn.Linear(6, 2, bias=False), (x, y), public=public)
     refused("at least 2 public", nn.Linear(6, 2), (x, y), public=public[:1])
     refused("at least 2 public", nn.Linear(6, 2), (x, y), public=public * math.nan)
-    refused(r"tuple of tensors \(x, y\)", nn.Linear(6, 2), {"x": x, "labels": y}, public=public)
+    rows = torch.utils.data.Subset(torch.utils.data.TensorDataset(x, y), range(20))
+    refused(r"tuple of tensors \(x, y\)", nn.Linear(6, 2), rows, public=public)
     refused("leave it false", nn.Linear(6, 2), (x, y), public=public, augment=True)
 
 

@@ -35,17 +35,10 @@ def linear_layer(model: nn.Module) -> nn.Linear | None:
 
 
 def channels_last(data: Data) -> Data:
-    """Images, or weights of convolutions, in the order that they prefer; the values stay.
-
-    A tensor of one channel lies in both orders. Its strides say in which it is meant.
-    """
+    """Images, or weights of convolutions, in the order that they prefer; the values stay."""
 
     def arrange(t: Tensor) -> Tensor:
-        if t.dim() != 4:
-            return t
-        _, channels, height, width = t.shape
-        strides = (channels * height * width, 1, width * channels, channels)
-        return t.contiguous(memory_format=torch.channels_last).as_strided(t.shape, strides)
+        return t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
 
     return tree_map(arrange, data)
 

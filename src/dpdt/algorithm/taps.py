@@ -123,7 +123,8 @@ class Taps:
         theta = self.layout.tensors if weights is None else weights
         named = {n: t.detach() for n, t in zip(self.layout.names, theta, strict=True)}
         if self.channels_last:
-            named, data = channels_last(named), channels_last(data)
+            named = {n: _told(t) for n, t in channels_last(named).items()}
+            data = channels_last(data)
         others = {n: named.pop(n) for n in self.layout.names if n not in self.homes}
         heard, place = Heard(), self.layout.place
 
@@ -245,6 +246,15 @@ def _owned(model: nn.Module, trained: set[str]) -> dict[str, list[str]]:
         ]
         for layer, module in model.named_modules()
     }
+
+
+def _told(weight: Tensor) -> Tensor:
+    """A weight in the order of channels_last. With one channel its strides alone can tell."""
+    if weight.dim() != 4:
+        return weight
+    _, channels, height, width = weight.shape
+    strides = (channels * height * width, 1, width * channels, channels)
+    return weight.as_strided(weight.shape, strides)
 
 
 def _join(layer: str, own: str) -> str:
