@@ -31,7 +31,7 @@ def flats(number):
     return frame, (rent + draws.normal(0.0, 0.05, number)).astype("float32")
 
 
-# The rule for the learning rate is made for classes. A squared error learns faster by DP-SGD.
+# The rule for the learning rate is made for classes. A squared error needs a rate that is given.
 result = dpdt.train(
     nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 1)),
     flats(5000),

@@ -175,6 +175,16 @@ def test_regression_is_judged_by_its_error():
     assert last(own, (X, REAL[:, None]), task="regression")["mse"] > 0
 
 
+def test_a_rate_that_was_fitted_to_classes_is_warned_of():
+    given = {"epochs": 1, "batch_size": 10, "noise": 1.0, "progress": False}
+    with pytest.warns(UserWarning, match=r"^method.lr: 'auto' was fitted to classification"):
+        dpdt.train(model(1), (X, REAL), task="regression", **given)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "method.lr")
+        dpdt.train(model(1), (X, REAL), task="regression", lr=0.1, **given)
+        dpdt.train(model(2), (X, Y), **given)
+
+
 def test_a_loss_is_never_broadcast():
     """(n, 1) minus (n,) would be a table of all pairs, in which examples meet each other."""
     results = [weights((X, y), model=model(1), loss=nn.MSELoss()) for y in (REAL, REAL[:, None])]

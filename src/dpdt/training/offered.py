@@ -75,6 +75,12 @@ class Offered:
                 f"method.name: {method.name} gives public inputs class numbers of its own, so it "
                 f"is for classification, and the task is {task.name}; use dpdt or dpsgd"
             )
+        if task is not None and task.name == "regression" and getattr(method, "lr", 0) == AUTO:
+            warnings.warn(
+                "method.lr: 'auto' was fitted to classification, and is often several times too "
+                "large for regression; give a number, such as 0.1, and try it on public data",
+                stacklevel=2,
+            )
         read, alone = found.numbers.read, found.numbers.alone
         return cls(
             data=read(mine),
