@@ -1216,13 +1216,6 @@ EXECUTOR = [
         (TAPS,),
     ),
     Mutation(
-        "algorithm/trials.py",
-        "a model that draws is mapped as if it did not",
-        "    if drawn:\n",
-        "    if False:\n",
-        (TAPS,),
-    ),
-    Mutation(
         "algorithm/gradients.py",
         "the backward pass is kept for a second derivative",
         "create_graph=False",

@@ -43,28 +43,14 @@ def channels_last(data: Data) -> Data:
     return tree_map(arrange, data)
 
 
-def looped(
-    model: nn.Module,
-    loss: Loss,
-    layout: Layout,
-    data: Data,
-    out: Tensor,
-    weights: Sequence[Tensor] | None = None,
-) -> Tensor:
-    """Write the gradient of one micro-batch's mean loss into the row `out`; returns the loss.
-
-    `weights` stand in for the model's own.
-    """
-    theta: list[Tensor] = list(layout.tensors)
-    called: Any = model
-    if weights is not None:
-        theta = [w.detach().requires_grad_() for w in weights]
-        called = substituted(model, dict(zip(layout.names, theta, strict=True)))
+def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor) -> Tensor:
+    """Write the gradient of one micro-batch's mean loss into the row `out`; returns the loss."""
     with torch.enable_grad():
-        value = loss(called, data)
-        gradients = torch.autograd.grad(value, theta, allow_unused=True)
+        value = loss(model, data)
+        gradients = torch.autograd.grad(value, layout.tensors, allow_unused=True)
     filled = [
-        torch.zeros_like(t) if g is None else g for t, g in zip(theta, gradients, strict=True)
+        torch.zeros_like(t) if g is None else g
+        for t, g in zip(layout.tensors, gradients, strict=True)
     ]
     layout.join([g.unsqueeze(0) for g in filled], out=out)
     return value.detach()

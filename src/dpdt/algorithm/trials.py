@@ -1,20 +1,19 @@
-"""Whether taps fit a model: found out on made-up inputs, against gradients of one at a time."""
+"""Whether taps fit a model: found out on made-up inputs, against gradients without taps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from dpdt.algorithm.batch import Data, tree_map
-from dpdt.algorithm.gradients import Loss, looped, mappable
+from dpdt.algorithm.gradients import Loss, differentiated, mappable, single, vectorised
 from dpdt.algorithm.hearing import Heard, Shape
 from dpdt.algorithm.places import made_up, made_up_weights
-from dpdt.algorithm.precision import closeness
-from dpdt.algorithm.randomness import Globals, Keyed, kept
+from dpdt.algorithm.precision import Lowered, closeness
 from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.taps import Key, Taps
 
@@ -41,18 +40,26 @@ def probe(taps: Taps, model: nn.Module, loss: Loss, like: Data, keyed: Key | Non
 def _called(
     taps: Taps, model: nn.Module, loss: Loss, like: Data, keyed: Key | None
 ) -> tuple[list[str], list[Shape]]:
-    """The layers that a model calls, in their order, and the shapes of their outputs.
-
-    RuntimeError if it draws random numbers: so says vmap of such models.
-    """
+    """The layers that a model calls when it is mapped, in order, and their outputs' shapes."""
     data, heard = made_up(like, taps.size), Heard()
     pairs = zip(taps.layout.names, taps.layout.tensors, strict=True)
     named = {name: t.detach() for name, t in pairs}
-    with kept() as before, mappable(), heard.hooks(model, taps.layers):
-        taps.listen(heard, None, model, loss, named, data, _row(keyed, 0))
-        drawn = Globals() != before
-    if drawn:
-        raise RuntimeError("the model draws random numbers, which cannot be mapped")
+    one = tree_map(lambda t: t.unsqueeze(0), (data, keyed[2][0]) if keyed else (data,))
+
+    def local(given: dict[str, Tensor], examples: Data, *key: Tensor) -> tuple[Tensor, Tensor]:
+        mine = None if keyed is None else (*keyed[:2], key[0])
+        value = taps.listen(heard, None, model, loss, given, examples, mine)
+        return value, value
+
+    with mappable(), heard.hooks(model, taps.layers):
+        vmap(
+            lambda *rest: (
+                differentiated(lambda given: local(given, *rest), named)
+                if isinstance(loss, Lowered)  # autocast sees more where something is differentiated
+                else local(named, *rest)
+            ),
+            randomness="error",
+        )(*one)
     return heard.names, heard.shapes
 
 
@@ -70,18 +77,15 @@ def _wrong(
         data = made_up(like, 2 * taps.size, trial)
         weights = made_up_weights(layout.tensors, trial)
         out = torch.empty(2, layout.size, dtype=layout.dtype, device=layout.device)
-        each = [tree_map(lambda t, k=k: t[k * taps.size :][: taps.size], data) for k in range(2)]
-        for row, alone in enumerate(each):
-            mine = _row(keyed, row)
-            with nullcontext() if mine is None else Keyed(*mine):
-                looped(model, loss, layout, alone, out[row : row + 1], weights)
+        _write_out(taps, model, loss, data, keyed, weights, out)
         if not bool(torch.isfinite(out).all()):
             continue
         told = True
         found = taps.run(model, loss, data, 2, keyed, weights)
         again = replace(found, calls=dict(found.calls), written=dict(found.written))
         taps.held = sum(t[:1].numel() for t in taps.every(again, Scaled()))
-        for row, alone in enumerate(each):
+        for row in range(2):
+            alone = tree_map(lambda t, k=row: t[k * taps.size :][: taps.size], data)
             wrong |= _used_elsewhere(taps, model, loss, alone, _row(keyed, row), weights)
         plain = [dict(zip(layout.names, layout.split(row), strict=True)) for row in out]
         for name, rows in taps.written(found, 2):
@@ -89,6 +93,37 @@ def _wrong(
                 if float((mine - true).norm()) > close * float(true.norm()):
                     wrong.add(name.rpartition(".")[0])
     return wrong if told else None
+
+
+def _write_out(
+    taps: Taps,
+    model: nn.Module,
+    loss: Loss,
+    data: Data,
+    keyed: Key | None,
+    weights: Sequence[Tensor],
+    out: Tensor,
+) -> None:
+    """The gradients of a few micro-batches, mapped and without taps: a backward pass for each."""
+    layout = taps.layout
+    if isinstance(loss, Lowered):
+        vectorised(model, loss, layout, data, out, taps.size, keyed, weights)
+        return
+    leaves = [w.detach().requires_grad_() for w in weights]
+    named = dict(zip(layout.names, leaves, strict=True))
+    keys = keyed[2] if keyed else torch.zeros(len(out), dtype=torch.int64, device=layout.place)
+    split = tree_map(lambda t: torch.unflatten(t, 0, (len(out), taps.size)), data)
+
+    def local(examples: Data, key: Tensor) -> Tensor:
+        mine = None if keyed is None else (*keyed[:2], key)
+        return taps.listen(Heard(), None, model, loss, named, examples, mine)
+
+    with mappable(), torch.enable_grad():
+        losses = vmap(local, randomness="error")(split, keys)
+        single(losses, 1)
+        for value, row in zip(losses, out, strict=True):
+            found = torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True)
+            row.copy_(layout.join([g.unsqueeze(0) for g in found])[0])
 
 
 def _used_elsewhere(
