@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 
 import hypothesis
 import numpy as np
@@ -10,6 +11,10 @@ import torch
 
 hypothesis.settings.register_profile("project", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("project")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so starts a shell what it does not wait for
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
