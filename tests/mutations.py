@@ -1210,13 +1210,6 @@ EXECUTOR = [
     ),
     Mutation(
         "algorithm/gradients.py",
-        "slopes are those of the mean over micro-batches",
-        "torch.autograd.grad(values.sum(), leaves",
-        "torch.autograd.grad(values.mean(), leaves",
-        (TAPS,),
-    ),
-    Mutation(
-        "algorithm/gradients.py",
         "the backward pass is kept for a second derivative",
         "create_graph=False",
         "create_graph=True",
@@ -4239,10 +4232,10 @@ TAPPED = [
         ("tests/test_mutants.py::TestCore",),
     ),
     Mutation(
-        "algorithm/trials.py",
+        "algorithm/taps.py",
         "a second path to the loss is not looked for",
-        "            wrong |= _used_elsewhere(taps, model, loss, alone, _row(keyed, row), weights)",
-        "            pass",
+        "            wrong |= self._used_elsewhere(model, loss, data, keyed, weights)\n",
+        "",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
@@ -4260,17 +4253,17 @@ TAPPED = [
         ("tests/test_mutants.py::TestLattice",),
     ),
     Mutation(
-        "algorithm/trials.py",
+        "algorithm/taps.py",
         "taps that are wrong are used",
-        '                    wrong.add(name.rpartition(".")[0])\n',
-        "                    pass\n",
+        '                        wrong.add(name.rpartition(".")[0])\n',
+        "                        pass\n",
         ("tests/algorithm/test_layers.py",),
     ),
     Mutation(
         "algorithm/taps.py",
         "other layers are called than on made-up inputs",
-        "            if heard.names != self.names:\n",
-        "            if False:\n",
+        "            elif heard.names != self.names:\n",
+        "            elif False:\n",
         ("tests/algorithm/test_taps.py",),
     ),
     Mutation(

@@ -6,6 +6,7 @@ from torch import nn
 
 from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.ways import How
+from tests.numbers import prepare
 
 from .problems import batch_of, classification, cross_entropy, engine_for, take_step
 
@@ -82,3 +83,62 @@ def test_a_step_has_the_same_result_on_one_and_on_several_lanes(monkeypatch):
         results.append([p.detach().clone() for p in model.parameters()])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+class Product(nn.Module):
+    """The slope of a product asks whether any number of the whole tensor is 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        with torch.no_grad():
+            self.inner.weight.copy_(torch.eye(4))
+            self.inner.bias.zero_()
+
+    def forward(self, x):
+        found = self.inner(x).prod(1)
+        return torch.stack([found, -found], 1)
+
+
+class Packed(nn.Module):
+    """What is kept for the backward pass is scaled by its largest number, if that is large."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    @staticmethod
+    def pack(t):
+        largest = t.abs().max()
+        scale = 1.0 if largest < 60000 else float(largest) / 60000
+        return (t / scale).half(), scale
+
+    def forward(self, x):
+        with torch.autograd.graph.saved_tensors_hooks(self.pack, lambda p: p[0].float() * p[1]):
+            x = self.first(x)
+            x = x * x
+        return 100.0 * self.second(x.clamp(max=1e6))
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "other"),
+    [(Product, [1e-30, 1e-30, 1e20, 1e10], 0.0), (Packed, [0.1, 0.2, 0.3, 0.4], 1e12)],
+)
+@pytest.mark.parametrize("sampling", ["poisson", "partition"])
+def test_backward_passes_do_not_meet(make, x, other, sampling):
+    """One example is replaced: the sum moves by no more than two contributions."""
+    number, found = 64, []
+    for replaced in (False, True):
+        torch.manual_seed(0)
+        model, data = make(), torch.tensor(x).repeat(number, 1)
+        data[0] = other if replaced else data[0]
+        step, loader = prepare(
+            model, (data, torch.zeros(number, dtype=torch.long)), method="dpsgd", lr=1.0,
+            epochs=1, batch_size=number, clip=1.0, noise=1e-9, momentum=0.0, sampling=sampling,
+        )  # fmt: skip
+        before = torch.cat([p.detach().flatten() for p in model.parameters()])
+        for batch in loader:
+            step(batch)
+        after = torch.cat([p.detach().flatten() for p in model.parameters()])
+        found.append(number * (after - before).double())
+    assert float((found[0] - found[1]).norm()) <= 2.001

@@ -18,7 +18,6 @@ from dpdt.algorithm.gradients import vectorised
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.taps import Taps
-from dpdt.algorithm.trials import probe
 from dpdt.errors import InputError
 from dpdt.models.loss import default_loss
 from tests.numbers import prepare
@@ -222,7 +221,7 @@ def test_nothing_is_kept_for_a_second_derivative(sampling, tapped, monkeypatch):
 def test_what_layers_saw_is_let_go_while_it_is_used():
     model = nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 4))
     taps = Taps(model, Layout(model, "model"), 1, weighted=False)
-    assert probe(taps, model, default_loss, (X, Y), None)
+    assert taps.probe(model, default_loss, (X, Y), None)
     found = taps.run(model, default_loss, (X, Y), len(X))
     calls = {name: list(calls) for name, calls in found.calls.items()}
     compared = list(taps.every(replace(found, calls=dict(found.calls)), Scaled()))

@@ -188,7 +188,7 @@ class Executor:
             self._warm_up(batch)
             found = None if scaled is None else ways.tapped(self, batch, scaled, columns)
             found = found or ways.together(self, batch, contribute)
-            if found and not found.keyed and not ways.as_alone(self, batch, found.taps):
+            if found and not found.keyed and not ways.as_alone(self, batch):
                 found = None
             self.found[case] = found or ways.apart(self, batch)
             self.kept.passed()

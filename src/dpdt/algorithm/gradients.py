@@ -43,6 +43,18 @@ def channels_last(data: Data) -> Data:
     return tree_map(arrange, data)
 
 
+def in_that_order(weights: Data) -> Data:
+    """Weights in the order of `channels_last`. With one channel their strides alone can tell."""
+
+    def tell(t: Tensor) -> Tensor:
+        if t.dim() != 4:
+            return t
+        _, channels, height, width = t.shape
+        return t.as_strided(t.shape, (channels * height * width, 1, width * channels, channels))
+
+    return tree_map(tell, channels_last(weights))
+
+
 def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor) -> Tensor:
     """Write the gradient of one micro-batch's mean loss into the row `out`; returns the loss."""
     with torch.enable_grad():
@@ -54,11 +66,6 @@ def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor
     ]
     layout.join([g.unsqueeze(0) for g in filled], out=out)
     return value.detach()
-
-
-def substituted(model: nn.Module, named: dict[str, Tensor]) -> Any:
-    """The model with other weights, to be called."""
-    return lambda *args, **kwargs: functional_call(model, named, args, kwargs)
 
 
 @contextmanager
@@ -89,31 +96,9 @@ def differentiated(function: Callable[..., tuple[Tensor, Any]], *by: Any) -> tup
     """
     found: Any = vjp(function, *by, has_aux=True)
     value, back, aux = found
-    single(value, 0)
+    if value.dim():
+        raise RuntimeError(f"the loss must be a single number, found {value.dim()} dimensions")
     return back(torch.ones_like(value), retain_graph=False, create_graph=False), aux
-
-
-def sloped(
-    function: Callable[..., tuple[Tensor, Any]], taps: tuple[Tensor, ...], *rest: Any
-) -> tuple[tuple[Tensor, ...], Any]:
-    """Map a function, and differentiate the value of every row by the row's own taps.
-
-    Rows are mapped by themselves. So the slope of the sum of all values by a row's taps is that of
-    the row's own value, and one ordinary backward pass finds them all.
-    """
-    leaves = tuple(t.detach().requires_grad_() for t in taps)
-    with torch.enable_grad():
-        values, aux = vmap(function, randomness="error")(leaves, *rest)
-        single(values, 1)
-        slopes = torch.autograd.grad(values.sum(), leaves, materialize_grads=True)
-    return slopes, tree_map(torch.detach, aux)
-
-
-def single(values: Tensor, dims: int) -> None:
-    """Refuse losses that are not single numbers. RuntimeError: so says torch of such things."""
-    if values.dim() != dims:
-        found = values.dim() - dims
-        raise RuntimeError(f"the loss must be a single number, found {found} dimensions")
 
 
 def vectorised(
@@ -136,8 +121,11 @@ def vectorised(
     parameters = {n: t.detach() for n, t in zip(layout.names, theta, strict=True)}
 
     def local(theta: dict[str, Tensor], examples: Data, key: Tensor) -> tuple[Tensor, Tensor]:
+        def substituted(*args: Any, **kwargs: Any) -> Any:
+            return functional_call(model, theta, args, kwargs)
+
         with nullcontext() if keyed is None else Keyed(keyed[0], keyed[1], key):
-            value = loss(substituted(model, theta), examples)
+            value = loss(substituted, examples)
         return value, value
 
     keys = torch.zeros(rows, dtype=torch.int64) if keyed is None else keyed[2]

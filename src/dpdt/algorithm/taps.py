@@ -9,43 +9,45 @@ Hooks on a pass over the whole batch would not be: a model may fold or mix examp
 
 A parameter that no tapped layer accounts for is differentiated by vmap as it is, and its gradients
 are written out. Whether taps account for a parameter is found out on made-up inputs, where they are
-compared with plain gradients (trials.py). If they are wrong for other inputs, contributions are not
-gradients there, but they are bounded all the same.
+compared with plain gradients. If they are wrong for other inputs, contributions are not gradients
+there, but they are bounded all the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import functional_call, vmap
 
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.gradients import (
     Loss,
     channels_last,
     differentiated,
+    in_that_order,
     mappable,
-    sloped,
-    substituted,
+    vectorised,
 )
 from dpdt.algorithm.hearing import Heard, Shape
 from dpdt.algorithm.layer import Call, Layer
 from dpdt.algorithm.layers import Lookup, kind_of
 from dpdt.algorithm.layout import Layout
-from dpdt.algorithm.precision import Lowered
+from dpdt.algorithm.places import made_up, made_up_weights
+from dpdt.algorithm.precision import closeness
 from dpdt.algorithm.randomness import Keyed
 from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Tainted
 from dpdt.parts import Part, Rows
 
+TRIALS = 2
 KNOWN = ("weight", "bias")  # what layers.py knows of a layer; whatever else it has is written out
 
 Key = tuple[int, int, Tensor]  # seed, step, and a key for each micro-batch (randomness.py)
@@ -61,10 +63,7 @@ class Found:
 
 
 class Taps:
-    """Taps on the layers of a model, for micro-batches of one size.
-
-    With `channels_last`, images lie in memory with the channels of a pixel side by side.
-    """
+    """Taps on the layers of a model, for micro-batches of one size, perhaps with channels last."""
 
     def __init__(
         self,
@@ -95,20 +94,65 @@ class Taps:
             for own in layer.trained
         }
 
-    def keep(self, names: Collection[str]) -> None:
-        """Tap these layers alone."""
-        self.layers = {name: layer for name, layer in self.layers.items() if name in names}
-        self.__dict__.pop("homes", None)
+    def probe(self, model: nn.Module, loss: Loss, like: Data, keyed: Key | None) -> bool:
+        """Find out on made-up inputs which layers are called, and which taps are right.
 
-    def written(self, found: Found, rows: int) -> Iterator[tuple[str, Tensor]]:
-        """The gradients of a few micro-batches, written out. What was found is used up."""
-        for name, part in self.parts(found, Scaled()):
-            each = []
-            for row in torch.eye(rows, dtype=torch.float64, device=self.layout.device):
-                total = self.zeros(name)
-                part.add_to(total, row)
-                each.append(self.arranged(name, total))
-            yield name, torch.stack(each)
+        Raises what vmap raises if the model cannot be mapped. False if nothing could be compared,
+        or if gradients that are written out differ too.
+        """
+        while True:
+            self.names, self.shapes = [], []
+            self.__dict__.pop("homes", None)
+            self._run(model, loss, made_up(like, 2 * self.size), 2, keyed, None, probing=True)
+            self.layers = {n: layer for n, layer in self.layers.items() if n in self.names}
+            self.__dict__.pop("homes", None)
+            wrong = self._wrong(model, loss, like, keyed)
+            if not wrong:
+                return wrong is not None
+            if not wrong <= self.layers.keys():  # one call of the model is not like the next
+                return False
+            self.layers = {n: layer for n, layer in self.layers.items() if n not in wrong}
+
+    def _wrong(
+        self, model: nn.Module, loss: Loss, like: Data, keyed: Key | None
+    ) -> set[str] | None:
+        """The layers whose gradients are not the plain ones; None if none were finite."""
+        layout, told, wrong = self.layout, False, set[str]()
+        one = torch.eye(2, dtype=torch.float64, device=layout.device)
+        close = closeness(loss)
+        for trial in range(TRIALS):
+            data = made_up(like, 2 * self.size, trial)
+            weights = made_up_weights(layout.tensors, trial)
+            out = torch.empty(2, layout.size, dtype=layout.dtype, device=layout.device)
+            vectorised(model, loss, layout, data, out, self.size, keyed, weights)
+            if not bool(torch.isfinite(out).all()):
+                continue
+            told = True
+            found = self.run(model, loss, data, 2, keyed, weights)
+            again = replace(found, calls=dict(found.calls), written=dict(found.written))
+            self.held = sum(t[:1].numel() for t in self.every(again, Scaled()))
+            wrong |= self._used_elsewhere(model, loss, data, keyed, weights)
+            plain = [dict(zip(layout.names, layout.split(row), strict=True)) for row in out]
+            for name, part in self.parts(found, Scaled()):
+                for row in range(2):
+                    total = self.zeros(name)
+                    part.add_to(total, one[row])
+                    mine, true = self.arranged(name, total), plain[row][name].double()
+                    if float((mine - true).norm()) > close * float(true.norm()):
+                        wrong.add(name.rpartition(".")[0])
+        return wrong if told else None
+
+    def _used_elsewhere(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Data,
+        keyed: Key | None,
+        weights: Sequence[Tensor],
+    ) -> set[str]:
+        """The layers whose parameters reach the loss by more than the layers' own calls."""
+        _, gradients, _, _ = self._run(model, loss, data, 2, keyed, weights, cut=True)
+        return {name.rpartition(".")[0] for name in self.homes if bool(gradients[name].any())}
 
     def run(
         self,
@@ -120,43 +164,7 @@ class Taps:
         weights: Sequence[Tensor] | None = None,
     ) -> Found:
         """Inputs and slopes of all tapped layers for `rows` micro-batches, and the rest."""
-        theta = self.layout.tensors if weights is None else weights
-        named = {n: t.detach() for n, t in zip(self.layout.names, theta, strict=True)}
-        if self.channels_last:
-            named = {n: _told(t) for n, t in channels_last(named).items()}
-            data = channels_last(data)
-        others = {n: named.pop(n) for n in self.layout.names if n not in self.homes}
-        heard, place = Heard(), self.layout.place
-
-        def local(taps: Any, others: dict[str, Tensor], examples: Data, key: Tensor) -> Any:
-            mine = None if keyed is None else (*keyed[:2], key)
-            value = self.listen(heard, taps, model, loss, {**named, **others}, examples, mine)
-            if heard.names != self.names:
-                raise Tainted(
-                    "the model calls other layers than it did on made-up inputs; what it does must "
-                    "not depend on the step or on what was computed before"
-                )
-            return value, (tuple(heard.inputs), value)
-
-        taps = tuple(
-            torch.zeros((), dtype=dtype, device=place).expand(rows, *shape)
-            for shape, dtype in self.shapes
-        )
-        keys = keyed[2] if keyed else torch.zeros(rows, dtype=torch.int64, device=place)
-        split = tree_map(lambda t: torch.unflatten(t, 0, (rows, self.size)), data)
-        written: dict[str, Tensor] = {}
-        with mappable(), heard.hooks(model, self.layers):
-            if others or isinstance(loss, Lowered):  # of which autocast sees more
-                (slopes, written), (inputs, losses) = vmap(
-                    lambda mine, *rest: differentiated(
-                        lambda t, o: local(t, o, *rest), mine, others
-                    ),
-                    randomness="error",
-                )(taps, split, keys)
-            else:
-                slopes, (inputs, losses) = sloped(
-                    lambda mine, *rest: local(mine, {}, *rest), taps, split, keys
-                )
+        slopes, written, inputs, losses = self._run(model, loss, data, rows, keyed, weights)
         calls: dict[str, list[Call]] = {}
         dtype = self.layout.dtype  # a layer may have computed in a lower one
         for name, a, b in zip(self.names, inputs, slopes, strict=True):
@@ -164,20 +172,58 @@ class Taps:
             calls.setdefault(name, []).append(Call(seen, b.to(dtype)))
         return Found(losses=losses, calls=calls, written=written)
 
-    @staticmethod
-    def listen(
-        heard: Heard,
-        taps: Any,
+    def _run(
+        self,
         model: nn.Module,
         loss: Loss,
-        named: dict[str, Tensor],
-        examples: Data,
+        data: Data,
+        rows: int,
         keyed: Key | None,
-    ) -> Tensor:
-        """The loss of one micro-batch, and in `heard` what its layers saw."""
-        heard.begin(taps)
-        with nullcontext() if keyed is None else Keyed(*keyed):
-            return loss(substituted(model, named), examples)
+        weights: Sequence[Tensor] | None,
+        *,
+        probing: bool = False,
+        cut: bool = False,
+    ) -> tuple[Any, dict[str, Tensor], Any, Tensor]:
+        theta = self.layout.tensors if weights is None else weights
+        named = {n: t.detach() for n, t in zip(self.layout.names, theta, strict=True)}
+        if self.channels_last:
+            named, data = in_that_order(named), channels_last(data)
+        wanted = [name for name in self.layout.names if cut or name not in self.homes]
+        others = {name: named.pop(name) for name in wanted}
+        heard = Heard(cut=cut)
+
+        def local(taps: Any, others: dict[str, Tensor], examples: Data, key: Tensor) -> Any:
+            heard.begin(None if probing else taps)
+
+            def substituted(*args: Any, **kwargs: Any) -> Any:
+                return functional_call(model, {**named, **others}, args, kwargs)
+
+            with nullcontext() if keyed is None else Keyed(keyed[0], keyed[1], key):
+                value = loss(substituted, examples)
+            if probing:
+                self.names, self.shapes = heard.names, heard.shapes
+            elif heard.names != self.names:
+                raise Tainted(
+                    "the model calls other layers than it did on made-up inputs; what it does must "
+                    "not depend on the step or on what was computed before"
+                )
+            return value, (tuple(heard.inputs), value)
+
+        place = self.layout.place
+        taps = tuple(
+            torch.zeros((), dtype=dtype, device=place).expand(rows, *shape)
+            for shape, dtype in self.shapes
+        )
+        keys = keyed[2] if keyed else torch.zeros(rows, dtype=torch.int64, device=place)
+        split = tree_map(lambda t: torch.unflatten(t, 0, (rows, self.size)), data)
+        with mappable(), heard.hooks(model, self.layers):
+            (slopes, written), (inputs, losses) = vmap(
+                lambda mine, examples, key: differentiated(
+                    lambda t, o: local(t, o, examples, key), mine, others
+                ),
+                randomness="error",
+            )(taps, split, keys)
+        return slopes, written, inputs, losses
 
     def parts(self, found: Found, scaled: Scaled) -> Iterator[tuple[str, Part]]:
         """The contributions of a chunk, parameter by parameter. What was found is used up."""
@@ -246,15 +292,6 @@ def _owned(model: nn.Module, trained: set[str]) -> dict[str, list[str]]:
         ]
         for layer, module in model.named_modules()
     }
-
-
-def _told(weight: Tensor) -> Tensor:
-    """A weight in the order of channels_last. With one channel its strides alone can tell."""
-    if weight.dim() != 4:
-        return weight
-    _, channels, height, width = weight.shape
-    strides = (channels * height * width, 1, width * channels, channels)
-    return weight.as_strided(weight.shape, strides)
 
 
 def _join(layer: str, own: str) -> str:

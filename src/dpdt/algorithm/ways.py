@@ -36,7 +36,6 @@ from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.state import Attributes
 from dpdt.algorithm.sums import block_numbers
 from dpdt.algorithm.taps import Found, Taps
-from dpdt.algorithm.trials import probe
 from dpdt.mechanism import Columns
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def _probed(
     ):
         taps = Taps(model, owner.layout, size, **given)
         with suppress(*UNFIT):
-            fit = probe(taps, model, owner.loss, batch.data, keyed)
+            fit = taps.probe(model, owner.loss, batch.data, keyed)
             return (taps, keyed is not None) if fit else None
     return None
 
@@ -227,7 +226,7 @@ def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | Non
     return None
 
 
-def as_alone(owner: Executor, batch: Batch, taps: Taps | None) -> bool:
+def as_alone(owner: Executor, batch: Batch) -> bool:
     """Whether mapping gives what a micro-batch gives by itself, of what is not random.
 
     It may not: `vmap` is given weights of its own, which a model can have kept in a place where
@@ -238,11 +237,7 @@ def as_alone(owner: Executor, batch: Batch, taps: Taps | None) -> bool:
     rows = torch.empty(2, 1, layout.size, dtype=layout.dtype, device=layout.device)
     try:
         looped(owner.copy(), owner.loss, layout, data, rows[0])
-        if taps is None:
-            vectorised(owner.copy(), owner.loss, layout, data, rows[1], size)
-        else:
-            written = dict(taps.written(taps.run(owner.copy(), owner.loss, data, 1), 1))
-            rows[1] = layout.join([written[name] for name in layout.names])
+        vectorised(owner.copy(), owner.loss, layout, data, rows[1], size)
     except UNFIT:
         return True
     mapped, plain = rows[1].double(), rows[0].double()
