@@ -4599,6 +4599,13 @@ GIVEN = [
         FIRST_HOUR,
     ),
     Mutation(
+        "models/loss.py",
+        "a loss keeps what it saw from one call to the next",
+        "        before.restore()  # what it keeps would carry one example to the next\n",
+        "",
+        ("tests/models/test_loss.py",),
+    ),
+    Mutation(
         "models/suits.py",
         "targets that no output stands for are trained on",
         "if y.numel() and not bool(((y >= 0) & (y <= most)).all()):",

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.func import vmap
 from torch.nn import functional as F
 
-from dpdt.models.loss import default_loss
+from dpdt.algorithm.state import Tainted
+from dpdt.models.loss import Criterion, default_loss
 
 
 def same(x):
@@ -33,3 +35,28 @@ def test_other_labels_are_left_to_torch():
         default_loss(same, (torch.randn(2, 3), torch.tensor([0, 3])))
     with pytest.raises((IndexError, RuntimeError)):
         default_loss(same, (torch.randn(2, 3), torch.tensor([0, -1])))
+
+
+class Remembers(nn.Module):
+    """After a few calls, pulls outputs to those of the call before."""
+
+    def __init__(self, pool=None):
+        super().__init__()
+        self.calls, self.before, self.pool = 0, None, pool
+        self.seen = []
+
+    def forward(self, outputs, targets):
+        self.calls += 1
+        pull = 0.0 if self.before is None else (outputs - self.before).square().mean()
+        self.before = outputs.detach()
+        if self.pool is not None:
+            self.seen.append(self.calls)
+        return F.cross_entropy(outputs, targets) + pull
+
+
+def test_what_a_loss_keeps_does_not_reach_the_next_call():
+    loss, x, y = Criterion(Remembers(), torch.device("cpu")), torch.randn(4, 3), torch.arange(4) % 3
+    assert [loss(same, (x * k, y)) for k in (1.0, 1.0)] == [F.cross_entropy(x, y)] * 2
+    assert (loss.module.calls, loss.module.before) == (0, None)
+    with pytest.raises(Tainted, match="seen"):
+        Criterion(Remembers(pool=True), torch.device("cpu"))(same, (x, y))

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Data, on_device
 from dpdt.algorithm.readiness import refuse_unready
+from dpdt.algorithm.state import Attributes
 from dpdt.data.access import count, take
 from dpdt.errors import InputError
 
@@ -147,7 +148,11 @@ class Criterion:
                 f"targets of shape {tuple(targets.shape[1:])} for outputs of "
                 f"{tuple(outputs.shape[1:])}"
             )
+        before = Attributes(self.module)
         value: Tensor = self.module(outputs, targets)
+        before.refuse_buffers()
+        before.restore()  # what it keeps would carry one example to the next
+        before.refuse_content()
         return value.sum() / len(targets) if self.by_example else value.mean()
 
 
