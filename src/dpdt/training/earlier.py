@@ -45,7 +45,7 @@ def why_not(model: nn.Module, data: str, *, replaced: bool = False) -> str | Non
     With `replaced` a checkpoint takes the place of what is trained, and only the rest counts. A
     model that was trained on other data is only warned about.
     """
-    tensors = [t for t in _tensors(model) if not (replaced and t.requires_grad)]
+    tensors = _frozen(model) if replaced else _tensors(model)
     left = _hashes(tensors) | (set() if replaced else {weights_of(model)})
     seen = set().union(*(_LEFT.get(h, ()) for h in left), *(_TRAINED.get(t, ()) for t in tensors))
     if data in seen:
@@ -87,6 +87,11 @@ def hash_of(tensor: Tensor) -> str:
 def _tensors(model: nn.Module) -> list[Tensor]:
     """All that a model holds, trained or not."""
     return [*model.parameters(), *model.buffers()]
+
+
+def _frozen(model: nn.Module) -> list[Tensor]:
+    """What no checkpoint holds."""
+    return [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
 
 
 def _hashes(tensors: Iterable[Tensor]) -> set[str]:

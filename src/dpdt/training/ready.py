@@ -97,8 +97,9 @@ def identity_of(
 
 def frozen_of(model: nn.Module, *, private: bool) -> str:
     """A hash of what no step changes, and so no state holds. Without privacy buffers may change."""
-    kept = chain(model.named_parameters(), model.named_buffers() if private else ())
-    return _digest({name: earlier.hash_of(t) for name, t in kept if not t.requires_grad})
+    frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
+    kept = chain(frozen, model.named_buffers() if private else ())
+    return _digest({name: earlier.hash_of(tensor) for name, tensor in kept})
 
 
 def sealed(training: Training, source: str | None, seen: str, world: World) -> str:
