@@ -58,6 +58,7 @@ AHEAD = "tests/training/test_ahead.py"
 CALLBACKS = "tests/training/test_callbacks.py"
 OWN = "tests/training/test_own.py"
 IN_PYTHON = "tests/training/test_kept.py"
+EARLIER = "tests/training/test_earlier.py"
 OPTIMIZERS = "tests/methods/test_optimizers.py"
 TABLES = "tests/data/test_tables.py"
 ELSEWHERE = "tests/training/test_devices.py"
@@ -2233,15 +2234,92 @@ STEPS = [
     Mutation(
         "training/earlier.py",
         "copies of trained weights are not known again",
-        "_LEFT.get(weights_of(model), ())",
+        "*(_LEFT.get(h, ()) for h in left)",
+        "*(() for h in left)",
+        (ISOLATION, EARLIER),
+    ),
+    Mutation(
+        "training/earlier.py",
+        "a frozen layer that was trained before is passed over",
+        "return [*model.parameters(), *model.buffers()]",
+        "return [p for p in model.parameters() if p.requires_grad]",
+        (EARLIER,),
+    ),
+    Mutation(
+        "training/earlier.py",
+        "statistics of the data in a buffer are passed over",
+        "return [*model.parameters(), *model.buffers()]",
+        "return [*model.parameters()]",
+        (EARLIER,),
+    ),
+    Mutation(
+        "training/earlier.py",
+        "what a run has frozen counts as trained by it",
+        "        if parameter.requires_grad:\n            _TRAINED",
+        "        if True:\n            _TRAINED",
+        (EARLIER,),
+    ),
+    Mutation(
+        "training/kept.py",
+        "a run that goes on forgets that its frozen layer has seen the data",
+        "for why in filter(None, world.gather(_why_not(step))):",
+        "for why in ():",
+        (EARLIER,),
+    ),
+    Mutation(
+        "training/kept.py",
+        "a learning rate is measured on weights that have seen the data",
+        "replaced=not measured",
+        "replaced=True",
+        (EARLIER,),
+    ),
+    Mutation(
+        "training/step.py",
+        "steps that are taken again have a rate that is measured on the way",
+        "        runs = self.writer.ledger.runs\n",
+        "        runs = runs_of(state)\n",
+        (EARLIER,),
+    ),
+    Mutation(
+        "training/ready.py",
+        "a state's frozen weights are not compared",
+        '"frozen weights or buffers": frozen,',
+        '"frozen weights or buffers": "",',
+        (EARLIER,),
+    ),
+    Mutation(
+        "training/ready.py",
+        "a state's buffers are not compared",
+        "model.named_buffers() if private else ()",
         "()",
-        (ISOLATION,),
+        (EARLIER,),
+    ),
+    Mutation(
+        "training/recorder.py",
+        "a run with other frozen weights writes to the ledger before it is refused",
+        '        self.step.refuse_another(given.get("step", {}))  # before anything is written\n',
+        "",
+        (EARLIER,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "a state overwrites what is frozen",
+        "for name, p in model.named_parameters() if p.requires_grad]",
+        "for name, p in model.named_parameters()]",
+        (EARLIER,),
+    ),
+    Mutation(
+        "training/fitted.py",
+        "weights that were changed are saved beside the ledger",
+        "if hash_of_model(self.model) != self._ledger.model:",
+        "if False:",
+        (IN_PYTHON,),
     ),
     Mutation(
         "training/earlier.py",
         "the parameters of a trained model are not known again",
-        "*(_TRAINED.get(p, ()) for p in trained)",
-        "*(() for p in trained)",
+        "*(_TRAINED.get(t, ()) for t in tensors)",
+        "*(() for t in tensors)",
         (STEP,),
     ),
     Mutation(

@@ -72,6 +72,15 @@ def test_what_was_kept_in_memory_is_saved_the_same(tmp_path):
         result.save(tmp_path / "run")
 
 
+def test_other_weights_are_not_saved_beside_the_ledger(tmp_path):
+    result = train(None)
+    with torch.no_grad():
+        result.model.head.weight += 1.0
+    with pytest.raises(InputError, match="weights are not those that the run left, so its ledger"):
+        result.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_is_released_with_a_model_of_its_class(tmp_path):
     result = train(tmp_path / "run")
     with pytest.raises(InputError, match="were given in Python, so it can be gone on with, loaded"):
@@ -167,7 +176,7 @@ def test_a_void_in_the_folder_stays(tmp_path):
 
 def test_a_run_goes_on_only_with_the_same_settings_and_data(tmp_path):
     interrupted(tmp_path / "run", 5)
-    with pytest.raises(InputError, match="belongs to a run with other settings or data"):
+    with pytest.raises(InputError, match="belongs to a run with other settings"):
         train(tmp_path / "run", resume=True, batch_size=20)
     with pytest.raises(InputError, match=r"other (training )?data"):
         dpdt.train(Own(), (DATA[0] + 1, DATA[1]), out=tmp_path / "run", resume=True, **SMALL)

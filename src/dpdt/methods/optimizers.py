@@ -102,7 +102,7 @@ def saved(
         "kind": _kind(optimizer, scheduler),
         "scheduler": scheduler and copy.deepcopy(scheduler.state_dict()),
         "executor": executor and executor.state_dict(),
-        "parameters": {n: t.detach().clone() for n, t in model.named_parameters()},
+        "parameters": {n: t.detach().clone() for n, t in _trained(model)},
         "optimizer": copy.deepcopy(optimizer.state_dict()),
     }
 
@@ -120,12 +120,16 @@ def restore(
     if executor is not None:
         executor.load_state_dict(state["executor"])
     with torch.no_grad():
-        for name, tensor in model.named_parameters():
+        for name, tensor in _trained(model):
             tensor.copy_(state["parameters"][name])
     optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it writes to what it is given
     if scheduler is not None:
         scheduler.load_state_dict(copy.deepcopy(state["scheduler"]))
     return int(state["steps"])
+
+
+def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
 
 
 def _kind(optimizer: torch.optim.Optimizer, scheduler: Any) -> str:

@@ -2,44 +2,52 @@
 
 An ε is about one run. A model that is trained twice on the same data pays twice, and the ε of
 neither run says so. Across processes nobody can know. Within one process it is noticed, by the
-parameter objects and by the weights that a run has left, wherever they were copied to. Data are
-recognised by a hash of some of their examples, so that two sets of one size that differ in few
-examples count as the same.
+parameter objects and by every tensor that a run has changed, wherever it was copied to, and whether
+or not it is trained again: a frozen layer depends on the data as well. Data are recognised by a
+hash of some of their examples, so that two sets of one size that differ in few examples count as
+the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn, strided
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dpdt.algorithm.places import as_bytes
 
 _TRAINED: Any = WeakIdKeyDictionary()  # parameter → the data it was trained on
-_LEFT: dict[str, set[str]] = {}  # weights that a run has left → its data
+_LEFT: dict[str, set[str]] = {}  # a tensor, or all weights, that a run has left → its data
+TINY = 4  # a tensor of fewer numbers may equal another by chance
 
 
 def remember(model: nn.Module, data: str) -> None:
     """This model is being trained on these data."""
     for parameter in model.parameters():
-        _TRAINED[parameter] = _TRAINED.get(parameter, set()) | {data}
+        if parameter.requires_grad:
+            _TRAINED[parameter] = _TRAINED.get(parameter, set()) | {data}
 
 
-def remember_weights(weights: str, data: str) -> None:
-    """These weights come from a run on these data."""
-    _LEFT.setdefault(weights, set()).add(data)
+def remember_weights(hashes: Iterable[str], data: str) -> None:
+    """Weights with these hashes come from a run on these data."""
+    for weights in hashes:
+        _LEFT.setdefault(weights, set()).add(data)
 
 
-def why_not(model: nn.Module, data: str) -> str | None:
+def why_not(model: nn.Module, data: str, *, replaced: bool = False) -> str | None:
     """Why a run on these data would not guarantee what it says, if the model has seen them.
 
-    A model that was trained on other data is only warned about.
+    With `replaced` a checkpoint takes the place of what is trained, and only the rest counts. A
+    model that was trained on other data is only warned about.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    seen = set().union(_LEFT.get(weights_of(model), ()), *(_TRAINED.get(p, ()) for p in trained))
+    tensors = _frozen(model) if replaced else _tensors(model)
+    left = _hashes(tensors) | (set() if replaced else {weights_of(model)})
+    seen = set().union(*(_LEFT.get(h, ()) for h in left), *(_TRAINED.get(t, ()) for t in tensors))
     if data in seen:
         return (
             "the model was trained on these data before, so its start depends on them: an ε of "
@@ -61,3 +69,40 @@ def weights_of(model: nn.Module) -> str:
         if t.requires_grad:
             digest.update(as_bytes(t).numpy().data)
     return digest.hexdigest()
+
+
+def hashes_of(model: nn.Module) -> set[str]:
+    """What a copy of a model, or of one of its tensors, is known by."""
+    return _hashes(_tensors(model)) | {weights_of(model)}
+
+
+def hash_of(tensor: Tensor) -> str:
+    """A hash of what a tensor holds; of its form alone if that cannot be read."""
+    digest = hashlib.sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+    with suppress(RuntimeError, TypeError, NotImplementedError):
+        digest.update(as_bytes(tensor.detach().to_dense()).numpy().data)
+    return digest.hexdigest()
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    """All that a model holds, trained or not."""
+    return [*model.parameters(), *model.buffers()]
+
+
+def _frozen(model: nn.Module) -> list[Tensor]:
+    """What no checkpoint holds."""
+    return [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
+
+
+def _hashes(tensors: Iterable[Tensor]) -> set[str]:
+    return {hash_of(t) for t in tensors if _telling(t)}
+
+
+def _telling(tensor: Tensor) -> bool:
+    """Whether an equal tensor must be a copy: others are equal by chance, or by how they begin."""
+    if tensor.layout != strided or tensor.is_quantized or not tensor.is_floating_point():
+        return False
+    if tensor.numel() < TINY:
+        return False
+    numbers = as_bytes(tensor).view(tensor.numel(), -1)
+    return not bool((numbers == numbers[0]).all())

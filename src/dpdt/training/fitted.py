@@ -21,6 +21,7 @@ from dpdt.models.metrics import Judge
 from dpdt.runs import Run
 from dpdt.training.kept import configured
 from dpdt.training.step import Step
+from dpdt.weights import hash_of_model
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -57,6 +58,11 @@ class Fitted:
             raise InputError(
                 f"{folder}: the run was interrupted and has no end; dpdt.train(…, out=…) keeps "
                 "what it can go on from"
+            )
+        if hash_of_model(self.model) != self._ledger.model:
+            raise InputError(
+                f"{folder}: the model's weights are not those that the run left, so its ledger "
+                "says nothing about them; save before the model is changed"
             )
         run = Run.create(Path(folder), configured(self._training, self.judge))
         with run.locked():

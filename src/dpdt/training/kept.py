@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from dpdt import config
+from dpdt import config, fields
 from dpdt.data import GIVEN
 from dpdt.methods.method import Training
 from dpdt.models.metrics import Judge
 from dpdt.models.settings import ModelSettings
 from dpdt.runs import Run
 from dpdt.tasks import AUTO
+from dpdt.training import earlier
 from dpdt.training.depends import RANKS
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
@@ -65,8 +66,10 @@ def keeping(
             repeats=False,
         )
         if begun:
-            step.writer.ledger.voids.clear()  # of a start that the checkpoint takes the place of
+            step.writer.ledger.voids.clear()  # of the start; what still holds is said below
             recorder.resume(state)
+            for why in filter(None, world.gather(_why_not(step))):
+                step.writer.void(why)
         else:
             recorder.checkpoint()
         yield recorder
@@ -76,3 +79,13 @@ def keeping(
             if found := training.method.findings(step.engine, training.privacy.delta):
                 folder.write_findings(found)
             folder.remove_checkpoint()
+
+
+def _why_not(step: Step) -> str | None:
+    """Why a run that goes on guarantees nothing from its start, if the checkpoint left that there.
+
+    It takes the place of what is trained. Before the first step, a learning rate that was measured
+    on what was there stays.
+    """
+    measured = step.plan.training.method.lr == fields.AUTO and not step.writer.ledger.runs
+    return earlier.why_not(step.whole, step.seen, replaced=not measured)

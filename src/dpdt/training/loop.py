@@ -30,7 +30,7 @@ from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
 from dpdt.training.offered import Offered, as_read
 from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
-from dpdt.training.ready import Ready, identity_of, sealed
+from dpdt.training.ready import Ready, frozen_of, identity_of, sealed
 from dpdt.training.step import Step
 from dpdt.training.streams import streams
 from dpdt.training.tally import Tally
@@ -73,7 +73,8 @@ def _prepared(
         world, model, plan, loss=loss, public=public, users=users, data=data, seen=seen,
         local=local,
     )  # fmt: skip
-    identity = partial(identity_of, model, data, public, users, plan, world, local)
+    frozen = frozen_of(model, private=training.method.private)
+    identity = partial(identity_of, model, data, public, users, plan, world, local, frozen)
     ready = Ready.of(model, data, public, plan, identity, given.get("overwrite", False))
     world.refuse_differences({"learning rate": ready.plan.at(0).lr})
     learner, data, plan = ready.learner, ready.data, ready.plan

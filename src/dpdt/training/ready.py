@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Training
 from dpdt.methods.plan import Plan
 from dpdt.partition import owners
+from dpdt.training import earlier
 from dpdt.training.device import anywhere
 
 
@@ -73,6 +75,7 @@ def identity_of(
     plan: Plan,
     world: World,
     local: bool,
+    frozen: str,
 ) -> dict[str, str]:
     """What a state must have in common with the run that takes it."""
     owner: Any = None if users is None else owners(users)[0].tolist()
@@ -87,8 +90,16 @@ def identity_of(
         "settings": _digest([asdict(anywhere(plan.training)), asdict(plan.header)]),
         "users": _digest(owner),
         "model": _digest(shapes),
+        "frozen weights or buffers": frozen,
         "training data or public inputs": _digest(hashes),
     }
+
+
+def frozen_of(model: nn.Module, *, private: bool) -> str:
+    """A hash of what no step changes, and so no state holds. Without privacy buffers may change."""
+    frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
+    kept = chain(frozen, model.named_buffers() if private else ())
+    return _digest({name: earlier.hash_of(tensor) for name, tensor in kept})
 
 
 def sealed(training: Training, source: str | None, seen: str, world: World) -> str:

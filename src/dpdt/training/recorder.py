@@ -96,6 +96,8 @@ class Recorder:
             said = f"the run goes on by another number of ranks ({self.step.world.size}), so with "
             said += "fresh noise"
             print(said, file=sys.stderr)
+        given = state or {}  # other ranks take rank 0's
+        self.step.refuse_another(given.get("step", {}))  # before anything is written
         writer = self.step.writer
         if self.folder is not None:
             mine = writer.ledger.data
@@ -107,7 +109,6 @@ class Recorder:
         ledger = self.world.from_first(writer.ledger)
         if self.folder is None:
             writer.follow(ledger)
-        given = state or {}  # other ranks take rank 0's
         self.step.resume(given.get("step", {}), given.get("secrets") if exact else None)
         if self.folder is not None and state is not None:
             self.folder.forget_after(self.step.engine.steps)

@@ -71,7 +71,7 @@ class Step(Single):
         self.run = secrets.token_hex(16)  # which run this is; says nothing about it
         self._identity, self.seen = identity, seen
         self._trained = [p for p in learner.parameters() if p.requires_grad]
-        self._left, self._model, self._start = self._weights(), model, earlier.weights_of(model)
+        self._left, self._model, self._start = self._weights(), model, earlier.hashes_of(model)
         self._recorded = 0  # steps before this number stand in the ledger already
         self._finished, self._shown = False, False  # what was guaranteed so far was asked for
         loader.announce = self._turns.recorded(self._record)
@@ -188,9 +188,7 @@ class Step(Single):
 
     def _remember(self) -> None:
         """Remember the weights that leave, to recognise a copy of them on the same data."""
-        weights = earlier.weights_of(self._model)
-        if weights != self._start:
-            earlier.remember_weights(weights, self.seen)
+        earlier.remember_weights(earlier.hashes_of(self._model) - self._start, self.seen)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands, without its noise. As secret as the data."""
@@ -214,7 +212,7 @@ class Step(Single):
         """
         with self.world.telling():
             state = self._from_first(state)
-            self._refuse_another(state)
+            self.refuse_another(state)
             ledger, runs = self.writer.ledger, runs_of(state)
             if not ledger.runs:
                 self.run = state["run"]
@@ -264,7 +262,7 @@ class Step(Single):
         """
         with self.world.telling():
             state, kept = self._from_first(state), self.world.from_first(kept)
-            self._refuse_another(state)
+            self.refuse_another(state)
             ledger, runs = self.writer.ledger, runs_of(state)
             if not begins_with(ledger.runs, runs):
                 raise InputError(
@@ -284,15 +282,16 @@ class Step(Single):
             self.noise.resume(kept["noise"])
             self.loader.draws.resume(kept["coins"])
 
-    def _refuse_another(self, state: dict[str, Any]) -> None:
-        mine, theirs = self._identity(), state["identity"]
+    def refuse_another(self, state: dict[str, Any]) -> None:
+        """Refuse the state of another run. It is rank 0's."""
+        mine, theirs = self._identity(), self.world.from_first(state.get("identity"))
         for name in mine:
             if mine[name] != theirs.get(name):
                 raise InputError(f"the state belongs to a run with other {name}")
 
     def _load(self, state: dict[str, Any]) -> None:
         self.engine.load_state_dict(state["engine"])
-        runs = runs_of(state)
+        runs = self.writer.ledger.runs
         if runs and self.plan.training.method.lr == AUTO:  # measured when the run began
             self.plan = self.plan.at_rate(runs[-1].setting.lr)
         self.noise.restart(self.engine.steps)
