@@ -2324,8 +2324,8 @@ STEPS = [
     Mutation(
         "training/recorded.py",
         "a run that ends early is hidden by steps that it did not take",
-        '        writer.export(f"the model after {taken} of {plan.steps} steps, when the run was ended")\n',
-        "",
+        '        writer.export(f"the model after',
+        '        str(f"the model after',
         (CALLBACKS,),
     ),
     Mutation(
