@@ -235,14 +235,13 @@ class TestLattice:
 
 
 class TestLedgerFile:
-    def path(self, tmp_path, steps=3):
+    def path(self, tmp_path):
         path = tmp_path / "ledger.jsonl"
         step, loader = prepare(
             nn.Linear(6, 3), examples(), noise=1.0, ledger=path, **SMALL, **FIXED
         )
-        batches = iter(loader)
-        for _ in range(steps):
-            step(next(batches))
+        for batch in loader:
+            step(batch)
         step.finish()
         return path
 

@@ -1,6 +1,7 @@
 """Torch optimizers and schedulers of one's own behind DP-SGD's noise."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -63,6 +64,29 @@ def test_a_scheduler_is_stepped_after_each_epoch():
             seen.append(step.engine.optimizer.param_groups[0]["lr"])
     assert seen == [0.4] * 3 + [0.2] * 4 + [0.1] * 4 + [0.05]
     assert rates == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "kind", [partial(torch.optim.SGD, momentum=0.9), torch.optim.AdamW, torch.optim.Adagrad]
+)
+def test_an_optimizer_that_remembers_other_gradients_is_refused(kind):
+    mine = model()
+    used = kind(mine.parameters(), lr=0.1)
+    mine(DATA[0]).sum().backward()
+    used.step()
+    with pytest.raises(InputError, match=r"^optimizer: this \w+ was used before, and remembers"):
+        dpdt.train(mine, DATA, **OPTIONS, optimizer=lambda p: used)
+
+
+def test_a_scheduler_that_was_stepped_is_refused():
+    def stepped(optimizer):
+        made = lr_scheduler.StepLR(optimizer, 1)
+        optimizer.step()
+        made.step()
+        return made
+
+    with pytest.raises(InputError, match=r"^scheduler: this StepLR begins at epoch 1, so it was"):
+        train(optimizer=lambda p: torch.optim.SGD(p, lr=0.1), scheduler=stepped)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What callbacks are shown, what they may do, and what a run that they stop has spent."""
 
-import os
 import signal
 import warnings
 
@@ -10,7 +9,9 @@ from torch import nn
 
 import dpdt
 from dpdt.errors import InputError
+from dpdt.ledger import Ledger
 from tests.numbers import NUMBERS
+from tests.training.pressed import after_step, ctrl_c
 
 torch.manual_seed(0)
 X = torch.randn(40, 5)
@@ -58,12 +59,16 @@ def test_public_numbers_by_default_and_private_ones_if_asked():
 
 
 @pytest.mark.parametrize("how", ["on_epoch", "callbacks"])
-def test_a_run_that_is_stopped_has_spent_what_it_did(how):
+def test_a_run_that_is_stopped_costs_what_was_planned(how):
     listener = Listener(stop=2)
     given = {"on_epoch": listener.on_epoch} if how == "on_epoch" else {"callbacks": [listener]}
     result = train(**given)
-    assert (result.privacy.steps, result.privacy.closed) == (4, True)
-    assert result.privacy.epsilon == train(epochs=2).privacy.epsilon < train().privacy.epsilon
+    assert (result.taken, result.privacy.steps, result.privacy.closed) == (4, 10, True)
+    whole = train(callbacks=[Listener()])
+    assert result.ledger.runs == whole.ledger.runs
+    assert result.privacy.epsilon == whole.privacy.epsilon > train(epochs=2).privacy.epsilon
+    assert "the model after 4 of 10 steps, when the run was ended" in result.ledger.exports
+    assert "trained by dpdt in 4 steps (2 epochs); 10 are counted" in str(result)
     assert len(result.history) == 2
     assert not result.model.training
 
@@ -81,7 +86,49 @@ def test_the_last_record_is_about_the_model_that_is_left():
 def test_who_sees_private_numbers_cannot_stop():
     with pytest.warns(UserWarning, match="cannot stop the run, since when it stops would tell"):
         result = train(callbacks=[Listener(private=True, stop=2)])
-    assert result.privacy.steps == 10
+    assert result.taken == 10
+
+
+def at_step(number, call):
+    return lambda result, batch: call() if batch.step + 1 == number else None
+
+
+def raising(error):
+    def on_epoch(record):
+        if record["epoch"] == 2:
+            raise error
+
+    return on_epoch
+
+
+@pytest.mark.parametrize("error", [RuntimeError("stop"), KeyboardInterrupt()])
+def test_who_sees_private_numbers_voids_the_run_by_an_exception(tmp_path, error):
+    listener = Listener(private=True)
+    listener.on_epoch = raising(error)
+    with pytest.raises(type(error)):
+        train(callbacks=[listener], ledger=tmp_path / "one")
+    assert "out of a callback that sees private numbers" in Ledger.read(tmp_path / "one").voids[0]
+
+    def on_step(result, batch):
+        raise error
+
+    with pytest.raises(type(error)):
+        train(on_step=on_step, ledger=tmp_path / "two")
+    assert f"ended by {type(error).__name__} out of" in Ledger.read(tmp_path / "two").voids[0]
+    with pytest.raises(type(error)):  # which knows nothing private
+        train(on_epoch=raising(error), ledger=tmp_path / "three")
+    ledger = Ledger.read(tmp_path / "three")
+    assert (ledger.voids, ledger.closed) == ([], False)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_who_sees_private_numbers_cannot_stop_by_a_signal(tmp_path, capfd, kept):
+    listener = Listener(private=True)
+    listener.on_epoch = lambda record: [ctrl_c() for _ in range(record["epoch"] == 2)]
+    out = {"out": tmp_path / "run"} if kept else {}
+    result = train(callbacks=[listener], on_step=at_step(5, ctrl_c), **out)
+    assert (result.taken, result.ledger.voids) == (10, [])
+    assert capfd.readouterr().err.count("it goes on, please ask again") == 2
 
 
 @pytest.mark.parametrize("answer", [None, False, 1, "yes"])
@@ -109,7 +156,7 @@ def test_early_stopping_waits_as_long_as_it_is_told():
         return scores[len(modes) - 1]
 
     stopping = dpdt.EarlyStopping(public=OTHER, patience=2, measure=measure)
-    assert train(callbacks=[stopping]).privacy.epochs == 4
+    assert len(train(callbacks=[stopping]).history) == 4
     assert (stopping.best, modes) == (4.0, [False] * 4)
     usual = dpdt.EarlyStopping(public=tuple(t.numpy() for t in OTHER), patience=1)
     train(callbacks=[usual])
@@ -168,17 +215,13 @@ def test_tensorboard_is_asked_for_by_name(monkeypatch, tmp_path):
         dpdt.TensorBoard("logs")
 
 
-def at_step(number, call):
-    return lambda result, batch: call() if batch.step + 1 == number else None
-
-
 def test_ctrl_c_ends_the_run_with_its_result():
-    press = at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT))
     listener = Listener()
-    with pytest.raises(dpdt.Interrupted, match="the run ended after 3 steps, for which ε ≤ ") as e:
-        train(on_step=press, callbacks=[listener])
+    message = "the run ended after 3 steps, and costs ε ≤ .* as was planned"
+    with after_step(3), pytest.raises(dpdt.Interrupted, match=message) as e:
+        train(callbacks=[listener])
     result = e.value.result
-    assert (result.privacy.steps, result.privacy.closed) == (3, True)
+    assert (result.taken, result.privacy.steps, result.privacy.closed) == (3, 10, True)
     assert len(result.history) == len(listener.heard) == len(listener.ended) == 1
     assert isinstance(e.value, KeyboardInterrupt)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -188,7 +231,8 @@ def test_ctrl_c_is_left_to_a_program_that_has_its_own_way_with_it():
     pressed = []
     before = signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
     try:
-        result = train(on_step=at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT)))
+        with after_step(3):
+            result = train()
     finally:
         signal.signal(signal.SIGINT, before)
     assert (pressed, result.privacy.steps) == ([True], 10)

@@ -1,7 +1,5 @@
 """A run's folder from Python: save, load, go on, release."""
 
-import os
-import signal
 from contextlib import suppress
 
 import pytest
@@ -16,6 +14,7 @@ from dpdt.releasing.budget import budget
 from dpdt.report.facts import facts
 from dpdt.runs import Run
 from tests.numbers import NUMBERS
+from tests.training.pressed import after_step
 
 torch.manual_seed(0)
 DATA = torch.randn(40, 5), torch.arange(40) % 2
@@ -40,12 +39,8 @@ def train(out, **options):
 def interrupted(out, step, **options):
     """A run that Ctrl-C ends in the step of that number."""
 
-    def press(result, batch):
-        if batch.step + 1 == step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(dpdt.Interrupted) as caught:
-        train(out, on_step=press, **options)
+    with after_step(step), pytest.raises(dpdt.Interrupted) as caught:
+        train(out, **options)
     return caught.value.result
 
 
@@ -81,6 +76,19 @@ def test_other_weights_are_not_saved_beside_the_ledger(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_was_stopped_is_kept_with_all_that_was_planned(tmp_path):
+    result = train(tmp_path / "run", on_epoch=lambda record: record["epoch"] == 2)
+    ledger = Run.open(tmp_path / "run").ledger()
+    assert ledger == result.ledger
+    assert (result.taken, ledger.steps, ledger.closed, ledger.repeats) == (8, 12, True, False)
+    result.save(tmp_path / "saved")
+    assert Run.open(tmp_path / "saved").ledger() == ledger
+    released = dpdt.release(tmp_path / "run", model=Own())
+    whole = train(None, on_epoch=lambda _: None)
+    assert released.guarantee["epsilon"] == result.privacy.epsilon == whole.privacy.epsilon
+    assert dpdt.verify(released.path).ok
+
+
 def test_a_folder_is_released_with_a_model_of_its_class(tmp_path):
     result = train(tmp_path / "run")
     with pytest.raises(InputError, match="were given in Python, so it can be gone on with, loaded"):
@@ -99,7 +107,9 @@ def test_ctrl_c_keeps_the_run_and_it_goes_on_at_no_cost(tmp_path):
     listener.on_end = ended.append
     so_far = interrupted(out, 5, callbacks=[listener])
     assert ended == [so_far.privacy]
-    assert (so_far.privacy.steps, so_far.privacy.closed) == (5, False)
+    assert (so_far.taken, so_far.privacy.steps, so_far.privacy.closed) == (5, 5, False)
+    assert "so far" in str(so_far)
+    assert "proven" not in str(so_far)
     assert len(so_far.history) == 1
     with pytest.raises(InputError, match="was interrupted and has no end"):
         dpdt.release(so_far, to=tmp_path / "release")
@@ -117,14 +127,14 @@ def test_ctrl_c_keeps_the_run_and_it_goes_on_at_no_cost(tmp_path):
 
 
 def test_a_crash_is_gone_on_from_and_what_is_taken_again_is_counted_again(tmp_path):
-    def crash(result, batch):
-        if batch.step == 6:
-            raise RuntimeError("power")
+    def crash():
+        raise RuntimeError("power")
 
-    with pytest.raises(RuntimeError):
-        train(tmp_path / "run", on_step=crash, checkpoint=4)
+    with after_step(7, crash), pytest.raises(RuntimeError):
+        train(tmp_path / "run", checkpoint=4)
     whole = train(tmp_path / "run", resume=True, checkpoint=4)
     assert whole.privacy.steps == 12 + 3
+    assert whole.privacy.proven
 
 
 def test_noise_is_never_repeated_by_a_run_that_goes_on(tmp_path):
@@ -149,13 +159,8 @@ def test_noise_is_never_repeated_by_a_run_that_goes_on(tmp_path):
 
 def test_the_same_model_goes_on_as_in_a_notebook_and_a_new_run_of_it_is_void(tmp_path):
     model = Own()
-
-    def press(result, batch):
-        if batch.step == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(dpdt.Interrupted):
-        dpdt.train(model, DATA, out=tmp_path / "run", on_step=press, **SMALL)
+    with after_step(5), pytest.raises(dpdt.Interrupted):
+        dpdt.train(model, DATA, out=tmp_path / "run", **SMALL)
     whole = dpdt.train(model, DATA, out=tmp_path / "run", resume=True, **SMALL)
     assert whole.privacy.proven.epsilon == whole.privacy.epsilon
     again = dpdt.train(model, DATA, out=tmp_path / "other", resume=True, **SMALL)
@@ -166,11 +171,8 @@ def test_the_same_model_goes_on_as_in_a_notebook_and_a_new_run_of_it_is_void(tmp
 def test_a_void_in_the_folder_stays(tmp_path):
     model = Own()
     dpdt.train(model, DATA, **SMALL)
-    with pytest.raises(dpdt.Interrupted):
-        dpdt.train(
-            model, DATA, out=tmp_path / "run", **SMALL,
-            on_step=lambda result, batch: os.kill(os.getpid(), signal.SIGINT),
-        )  # fmt: skip
+    with after_step(1), pytest.raises(dpdt.Interrupted):
+        dpdt.train(model, DATA, out=tmp_path / "run", **SMALL)
     assert train(tmp_path / "run", resume=True).privacy.proven is None
 
 
@@ -202,12 +204,8 @@ def test_an_optimizer_s_state_is_in_the_checkpoint(tmp_path):
         torch.manual_seed(1)
         return dpdt.train(Own(), DATA, out=out, **options, **more)
 
-    def press(result, batch):
-        if batch.step == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(dpdt.Interrupted):
-        run(tmp_path / "run", on_step=press)
+    with after_step(6), pytest.raises(dpdt.Interrupted):
+        run(tmp_path / "run")
     whole, straight = run(tmp_path / "run", resume=True), run(None)
     assert torch.equal(whole.model.head.weight, straight.model.head.weight)
     assert Run.open(tmp_path / "run").config.method.optimizer == "own"

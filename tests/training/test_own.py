@@ -48,7 +48,7 @@ def test_the_step_ends_the_run_and_installs_the_average():
         step(None)
 
 
-def test_a_loop_that_breaks_off_has_spent_what_it_was_handed(tmp_path):
+def test_a_loop_that_breaks_off_costs_what_was_planned(tmp_path):
     step, loader = prepared()
     for batch in loader:
         step(batch)
@@ -57,8 +57,12 @@ def test_a_loop_that_breaks_off_has_spent_what_it_was_handed(tmp_path):
     assert (so_far.steps, so_far.closed) == (1, False)
     assert [batch.step for batch in loader if step(batch)] == [1, 2, 3]  # the rest of the epoch
     step.finish()
-    assert (step.privacy().steps, step.privacy().closed) == (4, True)
+    assert (step.privacy().steps, step.privacy().closed) == (12, True)
     result = step.result()
+    whole, batches = prepared()
+    trained(whole, batches)
+    assert (result.taken, result.ledger.runs) == (4, whole.writer.ledger.runs)
+    assert result.privacy.epsilon == whole.privacy().epsilon
     with pytest.raises(InputError, match="the run has ended"):
         next(iter(loader))
     assert (

@@ -2,7 +2,8 @@
 
 What an optimizer computes from noisy means is post-processing, and costs nothing. So it may be any
 that sees nothing else: it is called without a closure, in which the loss would be computed again,
-and holds what is trained and nothing more. A scheduler is told nothing either.
+holds what is trained and nothing more, and begins without a memory of other gradients. A scheduler
+is told nothing either.
 """
 
 from __future__ import annotations
@@ -62,7 +63,23 @@ def of_ones_own(
             f"optimizer: must hold the {len(parameters)} tensors that are trained, each once, and "
             f"no others, found {len(held)}; make it of the parameters that it is given"
         )
+    if not _fresh(made):
+        raise InputError(
+            f"optimizer: this {name} was used before, and remembers gradients without noise; make "
+            "a new one of the parameters that it is given"
+        )
     return made
+
+
+def _fresh(made: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer has no memory yet. Adagrad's begins with sums that are all the same."""
+    if not isinstance(made, torch.optim.Adagrad):
+        return not made.state
+    first = made.defaults["initial_accumulator_value"]
+    return all(
+        set(state) == {"step", "sum"} and not state["step"] and bool((state["sum"] == first).all())
+        for state in made.state.values()
+    )
 
 
 def scheduler_of(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> Any:
@@ -78,6 +95,11 @@ def scheduler_of(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -
         raise InputError(
             f"scheduler: {name} follows a number that it is told, and a loss on private data would "
             "leak by it; take one that depends on the epoch alone"
+        )
+    if getattr(made, "last_epoch", 0) > 0:
+        raise InputError(
+            f"scheduler: this {name} begins at epoch {made.last_epoch}, so it was used before; "
+            "make a new one of the optimizer that it is given"
         )
     return made
 

@@ -3,7 +3,7 @@
 A callback gets public numbers: which epoch, which step, and ε so far. Whatever is computed from the
 data (losses, accuracy, counts, even the time that a step takes) it gets only if it says `private =
 True`. Then it cannot stop the run. When a run stops, and that it does not stop, would tell what its
-callback has seen.
+callback has seen. If it raises, the run is void.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Record(dict[str, Any]):
 class Callback:
     """Listens to a run. Of several ranks (processes) only the first has listeners.
 
-    `on_epoch` may return True to stop the run, which then ends with what it has spent. One that is
-    shown private numbers may not.
+    `on_epoch` may return True to stop the run, which costs what was planned all the same. One that
+    is shown private numbers may not.
     """
 
     private: bool = False  # whether losses and the like are wanted
@@ -108,7 +108,8 @@ class EarlyStopping(Callback):
     """Stops a run when it gets no better on public examples.
 
     Stopping by a private number would leak it. So `public` must be examples that need no
-    protection, and that are not among the training data. The run has then spent only what it did.
+    protection, and that are not among the training data. A run that is stopped early still costs
+    what was planned, since when it stopped may tell. What was saved is time.
 
     Args:
         public: examples that are public, such as a pair (x, y).

@@ -34,6 +34,7 @@ class Fitted:
     _training: Training
     history: list[dict[str, Any]]
     judge: Judge  # what the model is judged by
+    taken: int  # steps; a run that was ended early costs all that were planned
 
     @classmethod
     def of(cls, model: nn.Module, step: Step, history: list[dict[str, Any]]) -> Fitted:
@@ -45,6 +46,7 @@ class Fitted:
             _training=step.plan.training,
             history=history,
             judge=step.held.judge,
+            taken=step.engine.steps,
         )
 
     @property
@@ -80,10 +82,11 @@ class Fitted:
         return f"<p>{escape(self._words())}</p>{self.privacy._repr_html_()}"
 
     def _words(self) -> str:
-        size, steps = sum(p.numel() for p in self.model.parameters()), self.privacy.steps
-        kind = type(self.model).__name__
-        return f"{kind} with {size:,} parameters, trained by {self._ledger.header.method} in " + (
-            f"{steps} steps ({self.privacy.epochs:g} epochs)"
+        size, header = sum(p.numel() for p in self.model.parameters()), self._ledger.header
+        kind, counted = type(self.model).__name__, self.privacy.steps
+        return f"{kind} with {size:,} parameters, trained by {header.method} in " + (
+            f"{self.taken} steps ({self.taken / header.batches:g} epochs)"
+            + (f"; {counted} are counted" if counted != self.taken else "")
         )
 
 
@@ -92,9 +95,11 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, result: Fitted):
         spent = shown(result.privacy.epsilon, ROUND_CEILING)
+        cost = (
+            "as was planned, since when a run ends may tell" if result.privacy.closed else "so far"
+        )
         super().__init__(
-            f"the run ended after {result.privacy.steps} steps, for which ε ≤ {spent} was spent; "
-            "the result so far is in .result of this exception (sys.last_value.result in a "
-            "notebook)"
+            f"the run ended after {result.taken} steps, and costs ε ≤ {spent} {cost}; the result "
+            "is in .result of this exception (sys.last_value.result in a notebook)"
         )
         self.result = result

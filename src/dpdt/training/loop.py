@@ -185,7 +185,8 @@ def train(
         public: inputs without labels that need no protection.
         **options: more settings, below and in docs/configuration.md.
 
-    Ctrl-C ends the run after its step, and raises `dpdt.Interrupted` with the `result` so far.
+    Ctrl-C ends the run after its step, and raises `dpdt.Interrupted` with the `result` so far. A
+    run that ends early costs what was planned.
     """
     heard = listeners(callbacks, on_epoch)
     keep = Keep.of(out, resume, options.get("ledger"))

@@ -2,7 +2,8 @@
 
 What the ledger records does not depend on the loop. A batch is paid for when it is handed out. Each
 is used once, in order, or refused. So a loop that breaks off, starts again in the middle of an
-epoch, or iterates twice at once has spent what it was handed, and no more.
+epoch, or iterates twice at once has spent what it was handed, and no more. A run that is ended
+early costs what was planned.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def prepare(model: nn.Module, data: Any, **options: Unpack[Arguments]) -> tuple[
 
     The loader yields one epoch each time it is iterated, and raises after the last. The step ends
     the run after the last batch, which leaves in the model what is to be released. To end it
-    earlier, break off and call `step.finish()`. `step.result()` is what `dpdt.train` returns.
+    earlier, break off and call `step.finish()`, which still costs what was planned.
+    `step.result()` is what `dpdt.train` returns.
 
     Args:
         model: any module; it is trained in place, in its current mode.

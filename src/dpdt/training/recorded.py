@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from dpdt.errors import InputError
-from dpdt.ledger import Ledger, Setting, Stretch
+from dpdt.ledger import Ledger, LedgerWriter, Setting, Stretch
 from dpdt.methods.plan import Plan
 
 
@@ -86,6 +86,18 @@ def _as_planned(runs: Iterable[Stretch], plan: Sequence[tuple[Setting, int]]) ->
                 return False
             place, part = ends[part], part + 1
     return True
+
+
+def end_early(writer: LedgerWriter, plan: Plan, taken: int, place: int) -> None:
+    """Record what is left of a plan, from `place` on, if a run ends before its last step.
+
+    What a run has shown may decide when it ends. A bound for the steps that were taken does not
+    allow for that, and one for all that were planned does. It must not rest on later steps that
+    hide earlier ones, since those are not taken: so the model was shown on the way.
+    """
+    if taken < plan.steps:
+        writer.export(f"the model after {taken} of {plan.steps} steps, when the run was ended")
+        writer.adopt(between(plan.ledger().runs, place, plan.steps))
 
 
 def continued(plan: Plan, recorded: Ledger, state: dict[str, Any] | None, *, exact: bool) -> Ledger:

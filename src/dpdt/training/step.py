@@ -35,7 +35,7 @@ from dpdt.methods.method import Engine
 from dpdt.methods.plan import Plan
 from dpdt.models.metrics import Held
 from dpdt.noise import Randomness, Single
-from dpdt.training import earlier
+from dpdt.training import earlier, recorded
 from dpdt.training.device import repeatable
 from dpdt.training.loader import Loader
 from dpdt.training.recorded import begins_with, between, number_of, refuse_unplanned, runs_of
@@ -165,6 +165,7 @@ class Step(Single):
         if not self._finished:
             self.check()
             self.agree()
+            recorded.end_early(self.writer, self.plan, self.engine.steps, self.loader.position)
             self.engine.finish()
             self._finished = True
             self._settle()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -28,6 +29,15 @@ from dpdt.training.recorder import Recorder
 from dpdt.training.spent import Spent
 from dpdt.training.step import Step
 from dpdt.training.tally import Tally
+
+ENDED_BY_PRIVATE = (
+    "the run was ended by {error} out of a callback that sees private numbers, and when it ended "
+    "would tell about the data past the noise"
+)
+NOT_HEARD = (
+    "the signal came while a callback saw private numbers, which must not stop the run; it goes "
+    "on, please ask again"
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ def watching(
             recorder = held.enter_context(kept)
         if callbacks or on_step is not None:
             step.export("what callbacks saw on the way")
-        watch = Watch(step, heard, on_step, display, recorder)
+        watch = Watch(step, heard, on_step, display, recorder, interrupt)
         try:
             yield watch
         except KeyboardInterrupt:
@@ -130,7 +140,9 @@ class Watch:
         on_step: Callable[[StepResult, Batch], None] | None,
         display: Display,
         recorder: Recorder | None,
+        interrupt: Interrupt,
     ):
+        self._interrupt = interrupt
         self.step, self.callbacks, self.display = step, callbacks, display
         self._recorder, self._on_step, self._spent = recorder, on_step, Spent(step)
         self.history: list[dict[str, Any]] = []
@@ -155,7 +167,8 @@ class Watch:
         stop = False
         for callback in self.callbacks:
             told = everything if callback.private else Record(public)
-            asks = callback.on_epoch(told) is True
+            with self._shown_private() if callback.private else nullcontext():
+                asks = callback.on_epoch(told) is True
             if asks and callback.private:
                 warnings.warn(CANNOT_STOP.format(name=type(callback).__name__), stacklevel=2)
             stop |= asks and not callback.private
@@ -163,13 +176,31 @@ class Watch:
 
     def on_step(self, result: StepResult, batch: Batch) -> bool:
         if self._on_step is not None:
-            self._on_step(result, batch)
+            with self._shown_private():
+                self._on_step(result, batch)
         if self._recorder is not None:
             self._recorder.on_step(result, batch)  # at Ctrl-C it keeps where the run stands
             return False
         self.display.step(batch.epoch, result.loss)
         self.interrupted = self.step.world.asked_to_stop()
         return self.interrupted
+
+    @contextmanager
+    def _shown_private(self) -> Iterator[None]:
+        """Around code that sees private numbers, which must not decide when the run ends.
+
+        What it raises ends the run, and voids it. A signal that comes meanwhile may be its own, and
+        is not heard.
+        """
+        asked = self._interrupt.asked
+        try:
+            yield
+        except BaseException as error:
+            self.step.writer.void(ENDED_BY_PRIVATE.format(error=type(error).__name__))
+            raise
+        if self._interrupt.asked and not asked:
+            self._interrupt.asked = False
+            print(NOT_HEARD, file=sys.stderr)
 
     def tell(self, result: Fitted) -> None:
         """Tell the callbacks what the run guarantees."""
