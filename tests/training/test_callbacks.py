@@ -84,6 +84,11 @@ def test_who_sees_private_numbers_cannot_stop():
     assert result.privacy.steps == 10
 
 
+def test_callbacks_are_a_list():
+    with pytest.raises(dpdt.InputError, match=r"^callbacks: must be a list, as in .* found Listen"):
+        train(callbacks=Listener())
+
+
 @pytest.mark.parametrize("answer", [None, False, 1, "yes"])
 def test_only_true_stops(answer):
     assert train(on_epoch=lambda record: answer).privacy.steps == 10
