@@ -21,6 +21,8 @@ from dpdt.fields import AUTO
 from dpdt.methods.method import Training
 from dpdt.methods.settings import TrainSettings
 
+PLAIN = (torch.Tensor, nn.Parameter)
+
 
 def best() -> torch.device:
     """What the command line means by "auto": a CUDA GPU if there is one, otherwise the CPU."""
@@ -57,7 +59,7 @@ def refuse_odd(model: Any) -> None:
     if next(model.parameters(), None) is None:
         raise InputError("model: has no parameters, so there is nothing to train")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_meta:
+        if tensor.is_meta and type(tensor) in PLAIN:  # others may have numbers elsewhere
             raise InputError(
                 f"model: {name} is on the device 'meta', where it has a shape and no numbers; "
                 "give a model with its weights"
