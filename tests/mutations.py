@@ -3452,6 +3452,27 @@ ACCOUNTING = [
         (TABLES,),
     ),
     Mutation(
+        "config/sections.py",
+        "a replaced row may be held out",
+        "                self.data.test is None,\n",
+        "                False,\n",
+        (TABLES,),
+    ),
+    Mutation(
+        "config/sections.py",
+        "a replaced row may be left out",
+        "                self.data.missing == DROP,\n",
+        "                False,\n",
+        (TABLES,),
+    ),
+    Mutation(
+        "config/sections.py",
+        "only a relation that is asked for counts",
+        'self.method.relation(self.privacy) == "replace-one"',
+        'self.privacy.relation == "replace-one"',
+        (TABLES,),
+    ),
+    Mutation(
         "data/tables.py",
         "runs on one table that hold out different rows are not added up",
         "        digests += digest\n",
@@ -4695,6 +4716,20 @@ GIVEN = [
         "a Dataset is read as it is, and torch finds a type for each batch",
         "    return Each(data, what, collate)\n\n\ndef _of_loader",
         "    return data\n\n\ndef _of_loader",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/given.py",
+        "what a masked array hides is trained on",
+        "if isinstance(array, np.ma.MaskedArray):",
+        "if False:",
+        FIRST_HOUR,
+    ),
+    Mutation(
+        "data/given.py",
+        "a DataLoader that iterates its own way is passed over",
+        "if any(getattr(kind, n) is not getattr(DataLoader, n)",
+        "if any(False",
         FIRST_HOUR,
     ),
     Mutation(

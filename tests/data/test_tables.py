@@ -140,6 +140,8 @@ SECRET = "secret"  # stands for a private value, which no message may show
         (b"age,sex,age,income\n", "line 1 has two columns of one name, 3 is the second"),
         (b"Age,sex,income\n1,f,low\n", "has no column 'age'; did you mean Age?"),
         (b"secret,word\na,b\n", "has no column 'age'$"),
+        (b"age;sex;secret\n1;f;low\n", "line 1 must separate the columns by commas, found ';'$"),
+        (b"age\tsex\tsecret\n", "line 1 must separate the columns by commas, found ..t'$"),
         (b"age,sex,income\n30,secret\n", "line 2 has 2 columns, and line 1 has 3"),
         (b"age,sex,income\n30,f,low\n\n30,f,low\n", "line 3 is empty"),
         (b"age,sex,income\nsecret,f,low\n", "line 2, column age: is a text, and a number is decl"),
@@ -278,3 +280,58 @@ def test_a_target_with_a_range_is_a_number(tmp_path):
     assert y.dtype == torch.float32
     assert y[-1] == 1.0
     assert y[:-1].tolist() == pytest.approx([i % 90 / 100 for i in range(60)])
+
+
+REPLACED = [
+    ("method.name=dpsgd", "method.sampling=partition"),
+    ("method.sampling=partition",),
+    ("privacy.relation=replace-one",),
+]
+
+
+@pytest.mark.parametrize("settings", REPLACED)
+def test_where_one_row_is_replaced_no_row_may_move(tmp_path, settings):
+    """A hash of its content would move a replaced row to the other part, and others with it."""
+    path, other = (str(written(tmp_path / name, PEOPLE)) for name in ("t.csv", "u.csv"))
+    columns = "data.columns={age=[0,100],sex=['f','m'],income=['low','high']}"
+    base = ("data.target=income", columns, "method.noise=1", "train.batch_size=10")
+    with pytest.raises(InputError, match=r"^data.test: missing; the guarantee is about one row"):
+        config.load(path, (*base, *settings))
+    base = (*base, f"data.test={other}")
+    with pytest.raises(InputError, match=r"^data.missing: 'drop' does not go with this; the"):
+        config.load(path, (*base, *settings, "data.missing=drop"))
+    plan = config.plan_of(config.load(path, (*base, *settings)))
+    assert (plan.header.relation, plan.header.examples) == ("replace-one", 60)
+    # one row replaced is one example replaced, at its place
+    swapped = written(tmp_path / "v.csv", [*PEOPLE[:7], ["x", "99", "m", "high"], *PEOPLE[8:]])
+    one, two = (read(p, test=other).train for p in (path, swapped))
+    changed = (one[0] != two[0]).any(1) | (one[1] != two[1])
+    assert changed.nonzero().flatten().tolist() == [7]
+
+
+def test_rows_may_move_where_one_is_added_or_nothing_is_promised(tmp_path):
+    path = str(written(tmp_path / "t.csv", PEOPLE))
+    columns = "data.columns={age=[0,100],income=['low','high']}"
+    base = ("data.target=income", columns, "data.missing=drop")
+    plan = config.plan_of(config.load(path, (*base, "method.noise=1", "train.batch_size=10")))
+    assert plan.header.relation == "add-remove"
+    assert config.load(path, base, "plain").method.name == "plain"
+
+
+def test_a_target_from_0_to_1_is_said_to_be_a_number(tmp_path, recwarn):
+    path = str(
+        written(tmp_path / "t.csv", [[*row[:3], "01"[i % 2]] for i, row in enumerate(PEOPLE)])
+    )
+    base = ("data.target=income", "method.noise=1", "train.batch_size=10")
+
+    def told(values):
+        recwarn.clear()
+        chosen = (*base, f"data.columns={{age=[0,1],income={values}}}")
+        config.plan_of(config.load(path, chosen))
+        return [str(w.message) for w in recwarn if "is a range" in str(w.message)]
+
+    assert told([0, 1]) == [
+        "data.columns.income: [0, 1] is a range, so a number is predicted (regression); for two "
+        'classes give ["0", "1"]'
+    ]
+    assert told(["0", "1"]) == told([0, 2]) == []

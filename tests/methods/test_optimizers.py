@@ -97,6 +97,15 @@ def test_a_scheduler_that_was_stepped_is_refused():
         (lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(1))], lr=0.1), "and no others, f"),
         (lambda p: torch.optim.SGD(model().parameters(), lr=0.1), "make it of the parameters tha"),
         (lambda p: None, "must make a torch optimizer of the parameters that it is given, found N"),
+        (
+            torch.optim.AdamW(model().parameters()),
+            "optimizer: must be a function that makes one, as",
+        ),
+        (
+            lambda p: torch.optim.SGD(p, lr=-1),
+            r"optimizer: cannot be made \(ValueError: Invalid le",
+        ),
+        (lambda: None, r"optimizer: cannot be made \(TypeError: .* takes 0 positional arguments"),
         (lambda p: torch.optim.SGD(p, lr=0.0), "must begin with a positive learning rate, found 0"),
         (lambda p: torch.optim.SGD(p, lr=1e300), "must begin with a positive learning rate, found"),
     ],
@@ -111,6 +120,8 @@ def test_optimizers_that_are_refused(make, message):
     [
         (lr_scheduler.ReduceLROnPlateau, "scheduler: ReduceLROnPlateau follows a number that it i"),
         (lambda o: lr_scheduler.StepLR(torch.optim.SGD(model().parameters()), 1), "of the optimiz"),
+        (lr_scheduler.StepLR, r"scheduler: cannot be made \(TypeError: .* missing 1 required"),
+        ("cosine", "scheduler: must be a function that makes one, as in .*, found str"),
         (lambda o: None, "scheduler: must make a torch lr_scheduler of the optimizer that it is g"),
     ],
 )

@@ -131,6 +131,11 @@ def test_who_sees_private_numbers_cannot_stop_by_a_signal(tmp_path, capfd, kept)
     assert capfd.readouterr().err.count("it goes on, please ask again") == 2
 
 
+def test_callbacks_are_a_list():
+    with pytest.raises(dpdt.InputError, match=r"^callbacks: must be a list, as in .* found Listen"):
+        train(callbacks=Listener())
+
+
 @pytest.mark.parametrize("answer", [None, False, 1, "yes"])
 def test_only_true_stops(answer):
     assert train(on_epoch=lambda record: answer).privacy.steps == 10

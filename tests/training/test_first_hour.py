@@ -75,6 +75,38 @@ def test_whole_number_inputs_become_what_the_model_reads():
     weights((counts, Y), model=tokens)  # tokens stay whole numbers
 
 
+def test_labels_without_a_sign_train_as_others_do():
+    for kind in ("uint16", "uint32", "uint64"):
+        assert torch.equal(weights((X, Y.astype(kind))), weights((X, Y)))
+
+
+def test_a_masked_array_is_refused_whatever_it_hides():
+    for hidden in (X > 1, False):
+        masked = np.ma.masked_array(X, mask=hidden)
+        refused(model(), (masked, Y), r"^data: a masked array would be trained on with the values")
+        refused(model(), {"x": masked, "labels": Y}, r"^data\['x'\]: a masked array")
+
+
+BUFFERS = nn.BatchNorm1d(2, affine=False, device="meta")
+
+
+@pytest.mark.parametrize(("own", "match"), [
+    (None, r"^model: must be a torch.nn.Module, found NoneType$"),
+    (nn.Linear, r"^model: is the class Linear; give an object of it, Linear\(…\)$"),
+    (nn.Flatten(), r"^model: has no parameters, so there is nothing to train$"),
+    (nn.Linear(4, 2, device="meta"), r"^model: weight is on the device 'meta', where it has"),
+    (nn.Sequential(model(), BUFFERS), r"^model: 1.running_mean is on the device 'meta'"),
+])  # fmt: skip
+def test_what_is_no_model_is_refused(own, match):
+    with pytest.raises(InputError, match=match):
+        dpdt.train(own, (X, Y), **QUICK)
+
+
+def test_a_list_of_lists_is_refused_in_one_short_sentence():
+    found = r"^data: tensors of different lengths, 4, 4, 4, 4, … \(41 in all\); make an array"
+    refused(model(), (X.tolist(), Y.tolist()), found)
+
+
 def test_an_array_of_objects_is_refused():
     with pytest.raises(InputError, match=r"^data: must be numbers, found an array of object"):
         dpdt.train(model(), (X.astype(object), Y), **QUICK)
@@ -105,8 +137,9 @@ def test_what_does_not_fit_is_refused_with_one_sentence(tmp_path):
     refused(model(1), (X, REAL), r"^task: is in doubt .*; say task='regression'")
     refused(model(2), (X, REAL), r"^data: regression needs as many numbers", task="regression")
     refused(model(3), (X, Y), r"^data: binary needs one logit", task="binary")
-    refused(model(2), (X, Y + 1), r"^data: classification needs targets from 0 to 1.* found 1 to 2")
+    refused(model(2), (X, Y + 1), r"^data: classification needs targets from 0 to 1.* one outside$")
     refused(model(1), (X, Y + 1), r"^data: binary needs targets from 0 to 1", task="binary")
+    refused(model(2), (X, Y.astype("uint64") - 1 - Y.astype("uint64")), r"^data: .* one outside$")
     refused(model(2), X, r"^data: has no targets")
     refused(model(2), (X, Y, REAL), r"^data: has 3 parts, and the usual losses read two")
     refused(model(2), (X[:0], Y[:0]), r"^data: has no examples")
@@ -459,6 +492,17 @@ class Endless(IterableDataset):
         yield X[0], 0
 
 
+class Scaled(DataLoader):
+    def __iter__(self):
+        for x, y in super().__iter__():
+            yield x - x.mean(0), y
+
+
+class Hurried(DataLoader):
+    def _get_iterator(self):
+        return iter([])
+
+
 @pytest.mark.filterwarnings("ignore:data. of the DataLoader")
 def test_a_loader_s_own_sampling_is_refused():
     for data in (
@@ -469,6 +513,8 @@ def test_a_loader_s_own_sampling_is_refused():
         DataLoader(Rows(), batch_size=None),
     ):
         refused(model(), data, r"^data: the DataLoader draws examples its own way")
+    refused(model(), Scaled(Rows()), r"^data: Scaled iterates its own way, which would be passed")
+    refused(model(), Hurried(Rows()), r"^data: Hurried iterates its own way")
     refused(model(), Endless(), r"^data: an IterableDataset has no numbered examples")
     refused(model(), DataLoader(Endless()), r"^data: an IterableDataset has no numbered")
     rows = [{"x": X[0], "name": "a"}] * N

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from dpdt import models
 from dpdt.config.sections import Config
 from dpdt.errors import InputError
@@ -12,6 +14,7 @@ from dpdt.methods.problem import Problem
 def problem_of(config: Config) -> Problem:
     """What the plan needs to know of the model and the data that a configuration names."""
     facts = config.data.facts()
+    _warn_of_two_classes(config)
     parameters = tuple(models.parameters(config.model, facts, config.train.augment))
     has_bias = any(p.name.split(".")[-1] == "bias" for p in parameters)
     usual = models.task(config.model, facts).name == "classification"
@@ -32,6 +35,17 @@ def plan_of(config: Config) -> Plan:
     """
     check_canaries(config)
     return decide(config.training, problem_of(config))
+
+
+def _warn_of_two_classes(config: Config) -> None:
+    """Say that labels 0 and 1 are numbers, where a range declares them."""
+    table = config.data.table
+    if table is not None and table.values == (0.0, 1.0):
+        warnings.warn(
+            f"data.columns.{table.target}: [0, 1] is a range, so a number is predicted "
+            '(regression); for two classes give ["0", "1"]',
+            stacklevel=2,
+        )
 
 
 def check_canaries(config: Config) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from dpdt import data
 from dpdt.data import Table
-from dpdt.data.encoding import RULES
+from dpdt.data.encoding import DROP, RULES
 from dpdt.errors import InputError
 from dpdt.fields import choice, integer, key, number
 from dpdt.methods.dpdt import Dpdt
-from dpdt.methods.method import Method, Training
+from dpdt.methods.method import Method, Training, refuse
 from dpdt.methods.settings import PrivacySettings, TrainSettings
 from dpdt.models.settings import ModelSettings
 
@@ -87,6 +87,26 @@ class Config(Training):
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     audit: AuditSettings = AuditSettings()
+
+    def __post_init__(self) -> None:
+        """Refuse a table in which one row replaced would be more than one example replaced."""
+        super().__post_init__()
+        one_for_one = self.method.relation(self.privacy) == "replace-one"
+        if self.data.table is None or not (self.method.private and one_for_one):
+            return
+        why = "the guarantee is about one row replaced (a partition, or privacy.relation)"
+        refuse(
+            (
+                self.data.test is None,
+                f"data.test: missing; {why}, and a hash of a row may move it between the training "
+                "rows and those held out, and others with it; name a file of rows to judge by",
+            ),
+            (
+                self.data.missing == DROP,
+                f"data.missing: 'drop' does not go with this; {why}, and a row that is left out "
+                "moves others; use refuse or zero",
+            ),
+        )
 
     def as_tables(self) -> dict[str, Any]:
         """Nested dicts that can be written as TOML; keys without a value are left out."""

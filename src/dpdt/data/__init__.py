@@ -178,13 +178,11 @@ def _size(part: Part) -> tuple[int, tuple[int, ...]]:
 
 def _check_labels(name: str, part: Part, classes: int) -> None:
     """Refuse labels that are no class, in what is in memory. A folder's classes are its folders."""
-    if isinstance(part, tuple):
-        lowest, highest = int(part[1].min()), int(part[1].max())
-        if lowest < 0 or highest >= classes:
-            raise InputError(
-                f"data.name: {name} has a label {lowest if lowest < 0 else highest}, but {classes} "
-                f"classes; labels must be from 0 to {classes - 1}"
-            )
+    if isinstance(part, tuple) and not bool(((part[1] >= 0) & (part[1] < classes)).all()):
+        raise InputError(
+            f"data.name: {name} has a label that is none of its {classes} classes; labels must be "
+            f"from 0 to {classes - 1}"
+        )
 
 
 def _refuse_nonfinite(where: str, x: Any) -> None:

@@ -21,6 +21,7 @@ from dpdt.distributed.world import World
 from dpdt.errors import InputError
 
 READ = 256  # examples of a Dataset that are read at once
+SHOWN = 4  # lengths in a message
 LOOKED_AT = 64  # examples of a data set that it is recognised by
 
 
@@ -31,7 +32,10 @@ def count(data: Any) -> int:
     refuse_others(data)
     lengths = [len(t) for t in leaves(data)]
     if len(set(lengths)) > 1:
-        raise InputError(f"data: tensors of different lengths, {', '.join(map(str, lengths))}")
+        some = ", ".join(map(str, lengths[:SHOWN]))
+        if len(lengths) > SHOWN:
+            some += f", … ({len(lengths)} in all); make an array of a list of lists, numpy.array(…)"
+        raise InputError(f"data: tensors of different lengths, {some}")
     return lengths[0]
 
 

@@ -142,6 +142,11 @@ def _tensors(data: Any, what: str) -> Any:
 
 
 def _of_array(array: np.ndarray, what: str) -> Tensor:
+    if isinstance(array, np.ma.MaskedArray):
+        raise InputError(
+            f"{what}: a masked array would be trained on with the values that it hides; give "
+            "array.filled(value), with a value that is known without the data"
+        )
     if array.dtype.kind not in "fiubc":
         raise InputError(f"{what}: must be numbers, found an array of {array.dtype}")
     plain = array.astype(WIDER.get(array.dtype.name, array.dtype.newbyteorder("=")), copy=False)
@@ -162,6 +167,12 @@ def _of_loader(loader: Any, what: str) -> Any:
     """The examples of a DataLoader. Its own sampling is refused, or left with the reason."""
     if isinstance(loader.dataset, IterableDataset):
         return taken(loader.dataset, what)
+    kind = type(loader)
+    if any(getattr(kind, n) is not getattr(DataLoader, n) for n in ("__iter__", "_get_iterator")):
+        raise InputError(
+            f"{what}: {kind.__name__} iterates its own way, which would be passed over: examples "
+            "are read one at a time from the dataset; do it there, or in the collate function"
+        )
     sampler, plain = loader.sampler, type(loader.batch_sampler) is BatchSampler
     if type(sampler) is RandomSampler:
         plain &= not sampler.replacement and sampler.num_samples == len(loader.dataset)

@@ -72,6 +72,9 @@ def _csv(path: Path) -> Sheet:
     names = tuple(name.strip() for name in next(rows, []))
     if not any(names):
         raise InputError(f"{path}: line 1 is empty; it must name the columns")
+    other = [s for s in (";", "\t", "|") if s in names[0]] if len(names) == 1 else []
+    if other:
+        raise InputError(f"{path}: line 1 must separate the columns by commas, found {other[0]!r}")
     for i, name in enumerate(names):
         if _is_number(name):
             raise InputError(

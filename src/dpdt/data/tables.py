@@ -4,7 +4,11 @@ So shapes, scales and the number of classes are public.
 
 Guarantees: what becomes of a row depends on that row alone. Whether it is held out depends on a
 hash of it, and on how many equal rows are before it. So to add or remove a row adds or removes one
-example, of one part, and leaves all others as they are.
+example, of one part, and leaves all others as they are but for their numbers.
+
+To replace a row is more: it may go to the other part, or be left out, and then every row behind it
+has another number, by which a partition deals. So under replace-one a table must have a file of
+held-out rows, and leave out none (config/sections.py). Then row i is example i.
 """
 
 from __future__ import annotations

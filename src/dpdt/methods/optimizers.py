@@ -19,6 +19,11 @@ from torch import nn
 from dpdt.algorithm.executor import Executor
 from dpdt.errors import InputError
 
+EXAMPLES = {
+    "optimizer": "lambda p: torch.optim.SGD(p, lr=0.1)",
+    "scheduler": "lambda o: torch.optim.lr_scheduler.StepLR(o, 10)",
+}
+
 
 class Optimized(Protocol):
     """The settings of a method that has an optimizer."""
@@ -45,7 +50,7 @@ def of_ones_own(
     make: Callable[[list[nn.Parameter]], Any], parameters: list[nn.Parameter]
 ) -> torch.optim.Optimizer:
     """The optimizer that a caller makes of what is trained; refused if it needs or holds more."""
-    made = make(parameters)
+    made = _made("optimizer", make, parameters)
     name = type(made).__name__
     if not isinstance(made, torch.optim.Optimizer):
         raise InputError(
@@ -84,7 +89,7 @@ def _fresh(made: torch.optim.Optimizer) -> bool:
 
 def scheduler_of(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -> Any:
     """The scheduler that a caller makes of the optimizer; refused if it asks for a number."""
-    made = make(optimizer)
+    made = _made("scheduler", make, optimizer)
     name = type(made).__name__
     if getattr(made, "optimizer", None) is not optimizer or not hasattr(made, "state_dict"):
         raise InputError(
@@ -102,6 +107,20 @@ def scheduler_of(make: Callable[[Any], Any], optimizer: torch.optim.Optimizer) -
             "make a new one of the optimizer that it is given"
         )
     return made
+
+
+def _made(what: str, make: Any, of: Any) -> Any:
+    """What a caller's function makes. Its errors are about its own arguments, not about data."""
+    if not callable(make):
+        raise InputError(
+            f"{what}: must be a function that makes one, as in {what}={EXAMPLES[what]}, found "
+            f"{type(make).__name__}"
+        )
+    try:
+        return make(of)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise InputError(f"{what}: cannot be made ({reason})") from error
 
 
 def _needed(made: Any) -> list[str]:

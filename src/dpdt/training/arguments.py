@@ -84,7 +84,8 @@ def parted(options: Any) -> tuple[Given, Optimizing | None, Any]:
     found: Given = {}
     for name in settings.keys() & set(GIVEN):
         found[name] = settings.pop(name)  # type: ignore[literal-required]
-    own = settings.pop("optimizer") if callable(settings.get("optimizer")) else None
+    named = isinstance(settings.get("optimizer"), str | None)  # one of the method's own
+    own = None if named else settings.pop("optimizer")
     return found, own, settings
 
 

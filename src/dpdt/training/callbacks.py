@@ -95,6 +95,10 @@ def listeners(
     callbacks: Sequence[Callback], on_epoch: Callable[..., bool | None] | None
 ) -> list[Callback]:
     """The callbacks of a run; refused if they cannot be used."""
+    if not isinstance(callbacks, Sequence):
+        raise InputError(
+            f"callbacks: must be a list, as in callbacks=[…], found {type(callbacks).__name__}"
+        )
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise InputError(

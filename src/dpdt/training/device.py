@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +20,8 @@ from dpdt.errors import InputError
 from dpdt.fields import AUTO
 from dpdt.methods.method import Training
 from dpdt.methods.settings import TrainSettings
+
+PLAIN = (torch.Tensor, nn.Parameter)
 
 
 def best() -> torch.device:
@@ -44,6 +47,23 @@ def chosen(name: str, auto: torch.device) -> torch.device:
             "it; use 'cpu' or 'auto'"
         )
     return auto if name == AUTO else _named(name)
+
+
+def refuse_odd(model: Any) -> None:
+    """Refuse what is no model, or one without numbers that could be trained."""
+    if isinstance(model, type):
+        name = model.__name__
+        raise InputError(f"model: is the class {name}; give an object of it, {name}(…)")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: must be a torch.nn.Module, found {type(model).__name__}")
+    if next(model.parameters(), None) is None:
+        raise InputError("model: has no parameters, so there is nothing to train")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta and type(tensor) in PLAIN:  # others may have numbers elsewhere
+            raise InputError(
+                f"model: {name} is on the device 'meta', where it has a shape and no numbers; "
+                "give a model with its weights"
+            )
 
 
 def place(model: nn.Module, settings: TrainSettings) -> torch.device:

@@ -25,7 +25,7 @@ from dpdt.training.arguments import Arguments, Given, complete, parted, training
 from dpdt.training.augment import Augment
 from dpdt.training.behind import Behind, refuse_beside
 from dpdt.training.callbacks import Callback, listeners
-from dpdt.training.device import place
+from dpdt.training.device import place, refuse_odd
 from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
 from dpdt.training.offered import Offered, as_read
@@ -45,6 +45,7 @@ def prepare(
     given, own, settings = parted(options)
     world = given.get("world") or World.join()
     with world.telling():
+        refuse_odd(model)
         _warn_of_odd_weights(model, world)
         training = as_read(training_of(given.get("using"), settings), data)
         refuse_beside(own, training, settings, given.get("scheduler"))
