@@ -126,7 +126,10 @@ def test_who_sees_private_numbers_cannot_stop_by_a_signal(tmp_path, capfd, kept)
     listener = Listener(private=True)
     listener.on_epoch = lambda record: [ctrl_c() for _ in range(record["epoch"] == 2)]
     out = {"out": tmp_path / "run"} if kept else {}
-    result = train(callbacks=[listener], on_step=at_step(5, ctrl_c), **out)
+    try:
+        result = train(callbacks=[listener], on_step=at_step(5, ctrl_c), **out)
+    except KeyboardInterrupt:  # which would end pytest
+        pytest.fail("the run was stopped")
     assert (result.taken, result.ledger.voids) == (10, [])
     assert capfd.readouterr().err.count("it goes on, please ask again") == 2
 
