@@ -49,9 +49,10 @@ def test_rank_0_listens_and_all_stop(group, tmp_path):
     found = group.each(stopped, str(tmp_path / "run"))
     assert [epochs for epochs, *_ in found] == [[1, 2], *[[]] * (len(found) - 1)]
     for _, epochs, weights, exports in found:
-        assert epochs == 2.0
+        assert epochs == 4.0  # that were planned
         assert np.array_equal(weights, found[0][2])
-        assert exports == ["what callbacks saw on the way"]
+        assert exports[0] == "what callbacks saw on the way"
+        assert "when the run was ended" in exports[1]
     assert Ledger.read(tmp_path / "run" / "ledger.jsonl").closed
     loaded = dpdt.load(tmp_path / "run", deep())
     flat = torch.cat([p.detach().flatten() for p in loaded.parameters()])
