@@ -20,6 +20,7 @@ from dpdt.algorithm.scaled import Scaled
 from dpdt.algorithm.taps import Taps
 from dpdt.errors import InputError
 from dpdt.models.loss import default_loss
+from dpdt.models.networks import ResNet18
 from tests.numbers import prepare
 
 X = torch.randn(90, 7, generator=torch.Generator().manual_seed(0))
@@ -244,32 +245,58 @@ def test_a_loss_of_several_numbers_is_not_mapped():
         )
 
 
+class Images(nn.Module):
+    def __init__(self, channels, groups, view):
+        super().__init__()
+        self.first, self.pool = nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2)
+        self.norm = nn.GroupNorm(groups, 4) if groups else nn.Identity()
+        self.second = nn.Conv2d(4, 5, 3, 2, padding=(1, 0))
+        self.head, self.view = nn.Linear(10, 4), view
+
+    def forward(self, x):
+        x = self.second(self.pool(self.norm(self.first(x))).tanh())
+        return self.head(x.view(len(x), -1) if self.view else x.flatten(1))
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("view", [True, False])
-@pytest.mark.parametrize("norm", [True, False])
-def test_models_that_pool_have_the_channels_of_a_pixel_side_by_side(channels, view, norm):
-    """Unless they normalise by groups, or view what they have in the other order."""
+@pytest.mark.parametrize("groups", [0, 1, 2])
+@pytest.mark.parametrize("size", [1, 5, 90])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_images_have_the_channels_of_a_pixel_side_by_side(channels, view, groups, size, weighted):
+    """Unless they are normalised by several groups, or viewed in the other order.
 
-    class Pools(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.pool = nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2)
-            self.norm = nn.GroupNorm(2, 4) if norm else nn.Identity()
-            self.second, self.head = nn.Conv2d(4, 5, 2), nn.Linear(20, 4)
-
-        def forward(self, x):
-            x = self.second(self.pool(self.norm(self.first(x))).tanh())
-            return self.head(x.view(len(x), -1) if view else x.flatten(1))
-
+    Micro-batches of one example, of several, and of more than fit into windows.
+    """
     torch.manual_seed(0)
-    model = Pools()
-    x = torch.randn(9, channels, 8, 8)
+    model = Images(channels, groups, view)
     layout = Layout(model, "model")
-    found, _ = summed(model, x, Y[:9], clip=1e9, scale=1.0)
-    rows = torch.empty(9, layout.size)
-    vectorised(model, default_loss, layout, (x, Y[:9]), rows, 1)
-    torch.testing.assert_close(found, rows.double().sum(0), rtol=1e-5, atol=1e-5)
-    executor = Executor(model, default_loss, layout, auxiliaries=9, scales=True)
-    batch = Batch(step=0, epoch=0, data=(x, Y[:9]), sizes=(1,) * 9, keys=tuple(range(9)))
-    how = ways.tapped(executor, batch, Scaled(), layout.columns)
-    assert how.taps.channels_last == (not view and not norm)
+    x, y = torch.randn(3 * size, channels, 8, 8), torch.randint(0, 4, (3 * size,))
+    scale = torch.rand(layout.size) if weighted else None
+    scaled = Scaled(factor=2.0, weights=scale)
+    executor = Executor(
+        model, default_loss, layout, auxiliaries=3, expected=size, scales=True
+    )  # fmt: skip
+    batch = Batch(step=0, epoch=0, data=(x, y), sizes=(size,) * 3)
+    total, _, _ = executor.total(
+        batch, columns=layout.columns, clip=(1e9,), contribute=None, scaled=scaled
+    )
+    rows = torch.empty(3, layout.size)
+    vectorised(model, default_loss, layout, (x, y), rows, size)
+    rows = rows.double() if scale is None else rows.double() * scale
+    torch.testing.assert_close(total, 2.0 * rows.sum(0), rtol=1e-5, atol=1e-5)
+    (how,) = executor.found.values()
+    assert how.taps.channels_last == (not view and groups < 2)
+    assert how.taps.homes.keys() == set(layout.names)
+
+
+def test_an_edge_between_two_slopes_is_not_taken_for_a_wrong_tap():
+    """Of many rectified numbers one may be 0 but for rounding. Two kernels see two slopes there."""
+    model = ResNet18(width=0.25)
+    layout = Layout(model, "layer")
+    executor = Executor(model, default_loss, layout, auxiliaries=2, expected=6, scales=True)
+    data = torch.randn(12, 3, 32, 32), torch.randint(0, 10, (12,))
+    batch = Batch(step=0, epoch=0, data=data, sizes=(6, 6))
+    with torch.no_grad():
+        how = ways.tapped(executor, batch, Scaled(), layout.columns)
+    assert how.taps.homes.keys() == set(layout.names)

@@ -29,6 +29,7 @@ class Heard:
     names: list[str] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
+    norms: set[nn.GroupNorm] = field(default_factory=set)  # whose taps are inside
 
     def begin(self, taps: Sequence[Tensor] | None) -> None:
         self.taps, self.names, self.inputs, self.shapes = taps, [], [], []
@@ -43,17 +44,14 @@ class Heard:
         ]
         if self.cut:
             handles += [modules[name].register_forward_pre_hook(self._detach) for name in layers]
-        norms = [
-            m
-            for name in layers
-            if type(m := modules[name]) is nn.GroupNorm and "forward" not in vars(m)
-        ]
-        for norm in norms:
-            norm.forward = partial(group_norm, norm)  # type: ignore[method-assign]
+        own = (m for name in layers if isinstance(m := modules[name], nn.GroupNorm))
+        self.norms = {norm for norm in own if "forward" not in vars(norm)}
+        for norm in self.norms:
+            norm.forward = partial(self._normalise, norm)  # type: ignore[method-assign]
         try:
             yield
         finally:
-            for norm in norms:
+            for norm in self.norms:
                 del norm.forward
             for handle in handles:
                 handle.remove()
@@ -69,6 +67,12 @@ class Heard:
         self.names.append(name)
         self.inputs.append(args[0])
         self.shapes.append((output.shape, output.dtype))
-        if self.taps is None or number >= len(self.taps):
-            return output
-        return output + self.taps[number]
+        tap = self._tap(number)
+        return output if tap is None or module in self.norms else output + tap
+
+    def _normalise(self, norm: nn.GroupNorm, x: Tensor) -> Tensor:
+        return group_norm(norm, x, self._tap(len(self.names)))
+
+    def _tap(self, number: int) -> Tensor | None:
+        """The tap of a call, by the call's number; None on made-up inputs, and past the last."""
+        return None if self.taps is None or number >= len(self.taps) else self.taps[number]

@@ -37,12 +37,14 @@ Named = list[tuple[str, Part]]  # parts, by the name of the layer's own paramete
 
 
 class Layer:
-    """A kind of layer, for micro-batches of one size.
+    """A kind of layer, for micro-batches of one size, perhaps with channels last.
 
     `trained` are the layer's own names of parameters that are trained.
     """
 
-    def __init__(self, module: Any, trained: Sequence[str], size: int):
+    def __init__(
+        self, module: Any, trained: Sequence[str], size: int, *, channels_last: bool = False
+    ):
         self.module, self.trained, self.size = module, tuple(trained), size
 
     @classmethod

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.convolution import Convolution
 from dpdt.algorithm.layer import Call, Layer, Named, joined, product
+from dpdt.algorithm.normalised import statistics
 from dpdt.parts import Lookups
 
 
@@ -58,37 +58,53 @@ class Lookup(Layer):
 
 
 class Normalised(Layer):
-    """nn.LayerNorm, GroupNorm and RMSNorm: slopes times normalised inputs, summed over places."""
+    """nn.LayerNorm and RMSNorm: slopes times normalised inputs, summed over positions."""
 
     def parts(self, calls: Sequence[Call], weights: dict[str, Tensor]) -> Named:
         found: dict[str, Tensor] = {}
         for call in calls:
-            call = call.batched(self._dims)
-            each = {"bias": call.slope, "weight": call.slope * self._normal(call.input)}
+            each = self._each(call)
             for name in self.trained:
-                summed = self._summed(each[name])
-                found[name] = summed if name not in found else found[name] + summed
+                found[name] = each[name] if name not in found else found[name] + each[name]
         return self._rows(found, weights)
 
-    @property
-    def _dims(self) -> int:
-        """How many dimensions the layer's parameters have, and what is summed over."""
-        return 1 if isinstance(self.module, nn.GroupNorm) else len(self.module.normalized_shape)
+    def _each(self, call: Call) -> dict[str, Tensor]:
+        """What one call adds to the gradient of each parameter."""
+        module, shape = self.module, self.module.normalized_shape
+        call = call.batched(len(shape))
+        norm = F.layer_norm if isinstance(module, nn.LayerNorm) else F.rms_norm
+        normal = norm(call.input, shape, eps=module.eps)
+        places = -len(shape) - 1  # the last dimension that is summed over
+        return {
+            "bias": call.slope.flatten(1, places).sum(1),
+            "weight": (call.slope * normal).flatten(1, places).sum(1),
+        }
 
-    def _normal(self, x: Tensor) -> Tensor:
+
+class Grouped(Normalised):
+    """nn.GroupNorm. Normalised inputs are not written out: Σ l (x − m) r = (Σ l x − m Σ l) r.
+
+    Here l is the slope, m the mean of a group, r one over its spread, and sums are over places.
+    """
+
+    def _each(self, call: Call) -> dict[str, Tensor]:
         module = self.module
-        if isinstance(module, nn.GroupNorm):
-            flat = F.group_norm(x.flatten(0, 1), module.num_groups, eps=module.eps)
-            return torch.unflatten(flat, 0, x.shape[:2])
-        if isinstance(module, nn.LayerNorm):
-            return F.layer_norm(x, module.normalized_shape, eps=module.eps)
-        return F.rms_norm(x, module.normalized_shape, eps=module.eps)
+        call = call.batched(1)
+        rows, size, channels = call.input.shape[:3]
+        mean, spread = statistics(module, call.input.flatten(0, 1))
+        x, slope = (_places_first(t.flatten(0, 1)) for t in (call.input, call.slope))
+        both = slope.sum(1), (slope * x).sum(1)
+        total, times = (t.view(len(t), module.num_groups, -1) for t in both)
+        found = (times - total * mean.unsqueeze(2)) * spread.unsqueeze(2)
+        return {
+            "bias": both[0].view(rows, size, channels).sum(1),
+            "weight": found.view(rows, size, channels).sum(1),
+        }
 
-    def _summed(self, x: Tensor) -> Tensor:
-        """Over everything but the micro-batch and the parameter's own dimensions."""
-        if isinstance(self.module, nn.GroupNorm):  # [rows, size, channels, …]
-            return x.flatten(3).sum(-1).sum(1) if x.dim() > 3 else x.sum(1)
-        return x.flatten(1, -self._dims - 1).sum(1)
+
+def _places_first(x: Tensor) -> Tensor:
+    """[examples, places, channels] of [examples, channels, …]."""
+    return x.flatten(2).mT if x.dim() > 2 else x.unsqueeze(1)
 
 
 KINDS: dict[str, type[Layer]] = {
@@ -99,7 +115,7 @@ KINDS: dict[str, type[Layer]] = {
     "torch.nn.modules.conv.Conv3d": Convolution,
     "torch.nn.modules.sparse.Embedding": Lookup,
     "torch.nn.modules.normalization.LayerNorm": Normalised,
-    "torch.nn.modules.normalization.GroupNorm": Normalised,
+    "torch.nn.modules.normalization.GroupNorm": Grouped,
     "torch.nn.modules.normalization.RMSNorm": Normalised,
 }
 

@@ -15,15 +15,26 @@ from torch import Tensor, nn
 from dpdt.algorithm.rules import own_rule
 
 
-def group_norm(module: nn.GroupNorm, x: Tensor) -> Tensor:
-    """What the module computes, without gradients of its parameters."""
+def group_norm(module: nn.GroupNorm, x: Tensor, tap: Tensor | None) -> Tensor:
+    """What the module computes, without gradients of its parameters.
+
+    The gradient by the tap is the slope of the loss by what comes out; the tap is not added.
+    """
     weight, bias = (None if p is None else p.detach() for p in (module.weight, module.bias))
     x = x if weight is None else x.to(weight.dtype)  # in full precision, as autocast has it
     with own_rule():
         found: Tensor = _Forward.apply(  # type: ignore[no-untyped-call]
-            x, weight, bias, module.num_groups, module.eps
+            x, tap, weight, bias, module.num_groups, module.eps
         )[0]
     return found
+
+
+def statistics(module: nn.GroupNorm, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of every example and group, and one over its spread."""
+    _, mean, spread = torch.native_group_norm(
+        _dense(x), None, None, *_sizes(x), module.num_groups, module.eps
+    )
+    return mean, spread
 
 
 def _sizes(x: Tensor) -> tuple[int, int, int]:
@@ -31,14 +42,20 @@ def _sizes(x: Tensor) -> tuple[int, int, int]:
     return x.shape[0], x.shape[1], x[0, 0].numel()
 
 
+def _dense(x: Tensor) -> Tensor:
+    """Without gaps, in the order that it has."""
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return x if last else x.contiguous()
+
+
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, weight: Any, bias: Any, groups: int, eps: float) -> Any:
-        return torch.native_group_norm(x.contiguous(), weight, bias, *_sizes(x), groups, eps)
+    def forward(x: Tensor, tap: Any, weight: Any, bias: Any, groups: int, eps: float) -> Any:
+        return torch.native_group_norm(_dense(x), weight, bias, *_sizes(x), groups, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, weight, _, ctx.groups, _ = inputs
+        x, _, weight, _, ctx.groups, _ = inputs
         _, mean, spread = output
         ctx.mark_non_differentiable(mean, spread)
         ctx.save_for_backward(x, mean, spread, weight)
@@ -49,11 +66,11 @@ class _Forward(torch.autograd.Function):
             found = _Backward.apply(  # type: ignore[no-untyped-call]
                 slope, *ctx.saved_tensors, ctx.groups
             )
-        return found, None, None, None, None
+        return found, slope, None, None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, *rest: Any) -> Any:
-        return _folded(_Forward, in_dims, (x,), rest), (0, 0, 0)
+    def vmap(info: Any, in_dims: Any, x: Tensor, tap: Any, *rest: Any) -> Any:
+        return _folded(_Forward, (in_dims[0], None, *in_dims[2:]), (x,), (None, *rest)), (0, 0, 0)
 
 
 class _Backward(torch.autograd.Function):
@@ -62,7 +79,7 @@ class _Backward(torch.autograd.Function):
         slope: Tensor, x: Tensor, mean: Tensor, spread: Tensor, weight: Any, groups: int
     ) -> Tensor:
         found: Tensor = torch.ops.aten.native_group_norm_backward(
-            slope.contiguous(), x.contiguous(), mean, spread, weight, *_sizes(x), groups,
+            _dense(slope), _dense(x), mean, spread, weight, *_sizes(x), groups,
             (True, False, False),
         )[0]  # fmt: skip
         return found

@@ -83,7 +83,7 @@ class Taps:
         for name, module in model.named_modules():
             kind, trained = kind_of(module), owned.get(name)
             if kind is not None and trained and not (weighted and kind is Lookup):
-                self.layers[name] = kind(module, trained, size)
+                self.layers[name] = kind(module, trained, size, channels_last=channels_last)
 
     @cached_property
     def homes(self) -> dict[str, tuple[Layer, str]]:

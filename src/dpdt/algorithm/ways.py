@@ -166,7 +166,7 @@ def _probed(
     keys = torch.zeros(2, dtype=torch.int64, device=owner.layout.place)
     given: Any = {"weighted": scaled.weights is not None}
     for given["channels_last"], keyed in product(
-        (True, False) if _pools(owner) else (False,), (None, (owner.seed, 0, keys))
+        (True, False) if _side_by_side(owner) else (False,), (None, (owner.seed, 0, keys))
     ):
         taps = Taps(model, owner.layout, size, **given)
         with suppress(*UNFIT):
@@ -175,14 +175,16 @@ def _probed(
     return None
 
 
-def _pools(owner: Executor) -> bool:
+def _side_by_side(owner: Executor) -> bool:
     """Whether images should lie with the channels of a pixel side by side.
 
-    Pooling is several times faster then, and normalising by groups is slower.
+    Convolutions of few channels and pooling are up to several times faster then. Norms of several
+    groups are slower, by more than that.
     """
-    kinds = {type(module) for module in owner.model.modules()}
-    cpu = owner.layout.place.type == "cpu"
-    return cpu and nn.MaxPool2d in kinds and nn.GroupNorm not in kinds
+    modules = list(owner.model.modules())
+    several = any(isinstance(m, nn.GroupNorm) and m.num_groups > 1 for m in modules)
+    images = any(isinstance(m, nn.Conv2d) for m in modules)
+    return owner.layout.place.type == "cpu" and images and not several
 
 
 def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | None:
