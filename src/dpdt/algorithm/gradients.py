@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dpdt.algorithm.batch import Data, tree_map
+from dpdt.algorithm.batch import Data, leaves, tree_map
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.randomness import Keyed
 from dpdt.algorithm.rules import no_foreign_rules
@@ -94,11 +94,37 @@ def differentiated(function: Callable[..., tuple[Tensor, Any]], *by: Any) -> tup
     torch.func.grad would record the backward pass for a second derivative, and so keep all that the
     first one used until the end.
     """
-    found: Any = vjp(function, *by, has_aux=True)
+    inside: list[Any] = []
+
+    def noted(*given: Any) -> tuple[Tensor, Any]:
+        value, aux = function(*given)
+        inside.extend((value, given))
+        return value, aux
+
+    found: Any = vjp(noted, *by, has_aux=True)
     value, back, aux = found
     if value.dim():
         raise RuntimeError(f"the loss must be a single number, found {value.dim()} dimensions")
-    return back(torch.ones_like(value), retain_graph=False, create_graph=False), aux
+    if "torch._dynamo" in sys.modules:
+        return back(torch.ones_like(value), retain_graph=False, create_graph=False), aux
+    return _slopes(*inside), aux
+
+
+def _slopes(value: Tensor, by: Any) -> Any:
+    """The same as the function that `vjp` gives, where torch's compiler is not loaded.
+
+    That one asks the compiler not to take part, and so loads it: a second before the first step.
+    """
+    flat = list(leaves(by))
+    if not flat or not value.requires_grad:
+        return tree_map(torch.zeros_like, by)
+    found = iter(torch.autograd.grad(value, flat, allow_unused=True))
+
+    def next_of(t: Tensor) -> Tensor:
+        slope = next(found)
+        return torch.zeros_like(t) if slope is None else slope
+
+    return tree_map(next_of, by)
 
 
 def vectorised(
