@@ -67,9 +67,9 @@ class Columns:
         repeats = torch.tensor(pieces, device=device)
         self.block_of = numbers.repeat_interleave(repeats, output_size=sum(pieces))
 
-    def slices(self, rows: int) -> Iterator[tuple[slice, Tensor]]:
+    def slices(self, rows: int, numbers: int = BUFFER) -> Iterator[tuple[slice, Tensor]]:
         """Stretches of columns that stay in the cache in float64, and the block of each piece."""
-        pieces = max(1, BUFFER // (max(1, rows) * self.piece))
+        pieces = max(1, numbers // (max(1, rows) * self.piece))
         for first in range(0, len(self.block_of), pieces):
             blocks = self.block_of[first : first + pieces]
             start = first * self.piece

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import Decoupled
-from dpdt.algorithm.layout import Layout
+from dpdt.algorithm.layout import STRETCH, Layout
 from dpdt.algorithm.preconditioner import DECAYS, Preconditioner
 from dpdt.algorithm.recipe import Recipe
 from dpdt.algorithm.schedule import PAPER_CLIP, Constant, Exponential, Phase, Steps
@@ -71,12 +71,19 @@ def cases(draw):
         },
         "clip": draw(st.floats(1e-3, 3.0)),
         "noise": draw(st.sampled_from([0.0, 0.01, 0.5])),
+        "stretch": draw(st.sampled_from([1, 40, STRETCH])),
     }
 
 
 @settings(max_examples=150)
 @given(cases())
 def test_engine_equals_transcription(case):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpdt.algorithm.layout.STRETCH", case["stretch"])
+        equals_transcription(case)
+
+
+def equals_transcription(case):
     torch.manual_seed(case["seed"])
     generator = np.random.default_rng(case["seed"])
     K = case["options"]["auxiliaries"]

@@ -19,7 +19,7 @@ float64. A trailing underscore means that a function works in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -90,30 +90,58 @@ def move_(
     one included. `scratch` is a buffer like `gradient` whose content does not matter. Returns η_k,
     and where something was not finite: there u is 0, and π stays at π̂.
     """
-    a = gradient.add_(multiplier)
-    if decay is not None:
-        a.add_(decay)
-    clip_(layout, multiplier, norms, clip)  # multiplier is π̂ from here
-    norms.clamp_max_(clip)
-    broken = torch.zeros_like(norms, dtype=torch.bool)
-    if second_moment is None:
-        p = a
-    else:
-        broken = ~torch.isfinite(layout.dots(a, a, scratch))
-        if bool(broken.any()):  # keep it out of the second moment
-            layout.zero_(a, broken)
-        preconditioner.update_(second_moment, a)
-        p = a.div_(preconditioner.inverse(second_moment, updates, out=scratch))
-    pp, hp = layout.dots(p, p, scratch), layout.dots(multiplier, p, scratch)
+    stretches = [
+        (columns, blocks, scratch[:, : columns.stop - columns.start])
+        for columns, blocks in layout.stretches(len(gradient))
+    ]
+    broken = _sum_(layout, stretches, gradient, multiplier, norms, decay, clip)
+    any_broken = bool(broken.any())
+    pp, hp = torch.zeros_like(norms), torch.zeros_like(norms)
+    for columns, blocks, spare in stretches:
+        p = gradient[:, columns]
+        if second_moment is not None:
+            v = second_moment[:, columns]
+            if any_broken:  # keep it out of the second moment
+                layout.zero_(p, broken, blocks)
+            preconditioner.update_(v, p)
+            p.div_(preconditioner.inverse(v, updates, out=spare))
+        layout.dots(p, p, spare, blocks, pp)
+        layout.dots(multiplier[:, columns], p, spare, blocks, hp)
     rate = adaptive_rate(lr, penalty, clip, pp=pp, hp=hp, hh=norms.square())
     broken |= ~(torch.isfinite(pp) & torch.isfinite(rate))
-    step = layout.scale_(p, penalty * rate)  # ρu
-    if bool(broken.any()):
-        layout.zero_(step, broken)
-    multiplier.sub_(step)
+    any_broken = bool(broken.any())
+    for columns, blocks, _ in stretches:
+        step = layout.scale_(gradient[:, columns], penalty * rate, blocks)  # ρu
+        if any_broken:
+            layout.zero_(step, broken, blocks)
+        multiplier[:, columns].sub_(step)
     moved = (hp - 0.5 * penalty * rate * pp) * 2.0 * penalty * rate
     norms.copy_(torch.where(broken, norms, (norms.square() - moved).clamp_min(0.0).sqrt()))
     return rate, broken
+
+
+def _sum_(
+    layout: Layout,
+    stretches: Sequence[tuple[slice, Tensor, Tensor]],
+    gradient: Tensor,
+    multiplier: Tensor,
+    norms: Tensor,
+    decay: Tensor | None,
+    clip: Tensor,
+) -> Tensor:
+    """Turn g into g + π + decay, and π into π̂, in place. Returns where the sum is not finite."""
+    squares = torch.zeros_like(norms)
+    factors = torch.where(norms > clip, clip / norms, 1.0)
+    shorter = bool((norms > clip).any())
+    for columns, blocks, spare in stretches:
+        a = gradient[:, columns].add_(multiplier[:, columns])
+        if decay is not None:
+            a.add_(decay[columns])
+        if shorter:
+            layout.scale_(multiplier[:, columns], factors, blocks)
+        layout.dots(a, a, spare, blocks, squares)
+    norms.clamp_max_(clip)
+    return ~torch.isfinite(squares)
 
 
 def contribution_(layout: Layout, step: Tensor, multiplier: Tensor, broken: Tensor) -> Tally:

@@ -6,7 +6,7 @@ All trained parameters form one flat vector, block after block. K auxiliaries ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from dpdt.errors import InputError
 from dpdt.mechanism import Columns
 
 PIECES = (256, 64, 16, 1)
+STRETCH = 1 << 18  # numbers that are worked on at once: a few arrays of them stay in the cache
 ENTRY = "entry"  # a granularity for audits: every single parameter is a block of its own
 
 
@@ -173,24 +174,43 @@ class Layout:
         for tensor, part in zip(self.tensors, self.split(flat.to(self.place)), strict=True):
             tensor.grad = part.clone()
 
-    def dots(self, x: Tensor, y: Tensor, scratch: Tensor | None = None) -> Tensor:
-        """⟨x_g, y_g⟩ of every row and block, accumulated in float64: [rows, blocks]."""
+    def stretches(self, rows: int) -> Iterator[tuple[slice, Tensor]]:
+        """Columns that stay in the cache while much is done to them, and the block of each piece.
+
+        What follows takes these blocks where it is given such a stretch of columns.
+        """
+        return self.columns.slices(rows, STRETCH)
+
+    def dots(
+        self,
+        x: Tensor,
+        y: Tensor,
+        scratch: Tensor | None = None,
+        blocks: Tensor | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """⟨x_g, y_g⟩ of every row and block, accumulated in float64: [rows, blocks].
+
+        Added to `out` if it is given.
+        """
         products = torch.mul(x, y, out=scratch).view(len(x), -1, self.piece)
-        result = torch.zeros(len(x), self.count, dtype=torch.float64, device=x.device)
-        return result.index_add_(1, self._block_of, products.sum(-1, dtype=torch.float64))
+        if out is None:
+            out = torch.zeros(len(x), self.count, dtype=torch.float64, device=x.device)
+        blocks = self._block_of if blocks is None else blocks
+        return out.index_add_(1, blocks, products.sum(-1, dtype=torch.float64))
 
     def norms(self, x: Tensor, scratch: Tensor | None = None) -> Tensor:
         """‖x_g‖ of every row and block, accumulated in float64: [rows, blocks]."""
         return self.dots(x, x, scratch).sqrt_()
 
-    def scale_(self, x: Tensor, factors: Tensor) -> Tensor:
+    def scale_(self, x: Tensor, factors: Tensor, blocks: Tensor | None = None) -> Tensor:
         """Multiply every row and block by its factor, in place."""
-        x.view(len(x), -1, self.piece).mul_(self._by_piece(factors.to(x.dtype)))
+        x.view(len(x), -1, self.piece).mul_(self._by_piece(factors.to(x.dtype), blocks))
         return x
 
-    def zero_(self, x: Tensor, where: Tensor) -> Tensor:
+    def zero_(self, x: Tensor, where: Tensor, blocks: Tensor | None = None) -> Tensor:
         """Set the rows and blocks marked in a [rows, blocks] mask to 0, whatever they hold."""
-        x.view(len(x), -1, self.piece).masked_fill_(self._by_piece(where), 0.0)
+        x.view(len(x), -1, self.piece).masked_fill_(self._by_piece(where, blocks), 0.0)
         return x
 
     def spread(self, values: Sequence[float], *, padding: bool = False) -> Tensor:
@@ -205,5 +225,5 @@ class Layout:
         kept: Tensor = self._spread[padding][1]
         return kept
 
-    def _by_piece(self, values: Tensor) -> Tensor:
-        return values[:, self._block_of].unsqueeze(-1)
+    def _by_piece(self, values: Tensor, blocks: Tensor | None) -> Tensor:
+        return values[:, self._block_of if blocks is None else blocks].unsqueeze(-1)
