@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from dpdt.algorithm.auxiliary import move_
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import Decoupled
 from dpdt.algorithm.layout import STRETCH, Layout
@@ -137,3 +138,29 @@ def test_a_step_is_a_function_of_the_setting_that_it_is_given(memory):
         found.append((flat(engine.model).tolist(), results))
     assert setting.penalties == (1.0, 2.0, 3.0, 4.0)
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", list(DECAYS))
+def test_an_auxiliary_moves_alike_in_any_stretches(name, monkeypatch):
+    """Also where multipliers are longer than the clip, by another share in every block."""
+    generator = torch.Generator().manual_seed(0)
+    layout = Layout(nn.ParameterList([torch.zeros(n) for n in (300, 5, 900)]), "tensor")
+    clip = torch.tensor([[0.5, 1.0, 2.0]], dtype=torch.float64)
+
+    def moved(stretch):
+        monkeypatch.setattr("dpdt.algorithm.layout.STRETCH", stretch)
+        gradient, multiplier, decay, second = (
+            torch.randn(2, layout.size, generator=generator.manual_seed(seed)) for seed in range(4)
+        )
+        gradient[1, 20] = torch.inf
+        norms = layout.norms(multiplier)
+        assert bool((norms > clip).any())
+        second = second.square() if name != "identity" else None
+        move_(
+            layout, gradient, torch.empty_like(gradient), multiplier, norms, second,
+            preconditioner=Preconditioner(name=name, decay=DECAYS[name]), updates=3,
+            decay=decay[0], clip=clip, penalty=torch.tensor([[3.0]], dtype=torch.float64), lr=0.1,
+        )  # fmt: skip
+        return [t.tolist() for t in (gradient, multiplier, norms, second) if t is not None]
+
+    assert moved(1) == moved(700) == moved(STRETCH)
