@@ -55,4 +55,5 @@ def _outputs(step: Any, losses: np.ndarray, adds: bool) -> np.ndarray:
         alone = top + np.log1p(-np.exp(rest - top))
         alone = np.where(losses == 0.0, np.log(whole + (1.0 - whole)), alone)
     alone = sign * np.where(edge | (top <= rest), -np.inf, alone)
-    return (1.0 if adds else 0.0) + (-0.5 - alone * step.standard_deviation**2)
+    outputs: np.ndarray = (1.0 if adds else 0.0) + (-0.5 - alone * step.standard_deviation**2)
+    return outputs
