@@ -317,3 +317,18 @@ def test_progress_is_shown_on_a_terminal(monkeypatch, capfd):
     assert "epoch" in capfd.readouterr().err
     train(progress=False)
     assert capfd.readouterr().err == ""
+
+
+def test_progress_is_shown_in_a_notebook(monkeypatch, capfd):
+    """By tqdm, which writes text where there are no widgets."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train()
+    line = capfd.readouterr().err
+    assert "epoch 1/5:" in line
+    assert "loss=" in line
+    assert "accuracy=" in line
+    assert "ε=" in line
+    train(progress=False)
+    assert capfd.readouterr().err == ""
