@@ -34,6 +34,8 @@ FRAME = pd.DataFrame({"a": np.arange(40.0), "b": np.arange(40)})
     (LEFT, Subset(LEFT, [3]), True),
     (Subset(LEFT, [5, 3]), Subset(LEFT, [3, 4]), True),
     (Subset(LEFT, [5, 3]), Subset(LEFT, [1, 0]), False),
+    (Subset(Subset(DATA, [10, 11]), [0]), Subset(DATA, [0]), False),
+    (Subset(Subset(DATA, [10, 11]), [0]), Subset(DATA, [10]), True),
     ((FRAME, FRAME["b"]), FRAME[:5], True),
     ((FRAME[:30], FRAME["b"][:30]), FRAME[30:], False),
     ((FRAME, FRAME["b"]), FRAME[:5].copy(), False),

@@ -57,8 +57,8 @@ def tried(
         raise InputError(f"task: must be {AUTO}, {', '.join(TASKS)}, found {task!r}")
     if not count(data):
         raise InputError("data: has no examples")
-    chosen = None if loss is None else losses.given(loss, device)
     raw = take(data, torch.arange(1))
+    chosen = None if loss is None else losses.given(loss, device, by_name=isinstance(raw, Mapping))
     if targets_in(raw) is None and not is_own(chosen):
         raise InputError(
             "data: has no targets; give (inputs, targets), or a mapping with 'labels' for models "
