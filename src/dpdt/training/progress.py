@@ -14,6 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dpdt.accounting.guarantee import shown
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that a notebook has no widgets, and so it is a line of text
+    from tqdm.auto import tqdm
+
 
 @contextmanager
 def counting(what: str, total: int, *, enabled: bool) -> Iterator[Callable[..., None]]:
@@ -67,11 +71,7 @@ class _Notebook:
     """A bar by tqdm, which needs no widgets."""
 
     def __init__(self, steps: int, epochs: int, metric: str):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there are none, and so it is a line of text
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(total=steps, leave=False, unit="step")
+        self._bar = tqdm(total=steps, leave=False, unit="step")
         self._epochs, self._metric = epochs, metric
         self._told = {"loss": "-", metric: "-", "ε": "0"}
 
