@@ -73,6 +73,6 @@ def _arrays(data: Any) -> Iterator[np.ndarray]:
 
 def _shared(a: np.ndarray, b: np.ndarray) -> bool:
     try:
-        return bool(np.shares_memory(a, b, max_work=WORK))
+        return bool(np.shares_memory(a, b, max_work=WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True

@@ -61,7 +61,7 @@ class _Terminal:
         self._progress.update(self._task, advance=1, epoch=epoch, loss=loss)
 
     def epoch(self, told: dict[str, str]) -> None:
-        self._progress.update(self._task, **told)
+        self._progress.update(self._task, **told)  # type: ignore[arg-type]
 
     def close(self) -> None:
         self._progress.stop()
