@@ -2382,8 +2382,8 @@ STEPS = [
     Mutation(
         "training/watching.py",
         "callbacks may ask for the loss on training data",
-        "        if same(examples):\n",
-        "        if False:\n",
+        "            if same(examples):\n",
+        "            if False:\n",
         (CALLBACKS,),
     ),
     Mutation(
