@@ -31,6 +31,8 @@ def main() -> None:
         ("imagenet100", ()),
         ("sst2", ()),
         ("cifar10", ("train.epochs=50000", "method.penalty_schedule=paper")),
+        ("digits", ("train.epochs=10", "train.batch_size=256")),
+        ("digits", ("train.epochs=2", "train.batch_size=16")),
     ]:
         ledger = config.plan_of(config.load(name, overrides)).ledger()
         account(ledger, DELTA)  # the first call imports

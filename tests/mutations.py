@@ -57,6 +57,7 @@ class Mutation:
 AHEAD = "tests/training/test_ahead.py"
 CALLBACKS = "tests/training/test_callbacks.py"
 OWN = "tests/training/test_own.py"
+OVERLAP = "tests/data/test_overlap.py"
 IN_PYTHON = "tests/training/test_kept.py"
 EARLIER = "tests/training/test_earlier.py"
 OPTIMIZERS = "tests/methods/test_optimizers.py"
@@ -2024,8 +2025,8 @@ STEPS = [
     Mutation(
         "training/step.py",
         "weights may be changed before the end",
-        ("            self._refuse_other_weights()\n            self.engine.check()"),
-        "            self.engine.check()",
+        ("            self._refuse_other_weights()\n            self.loader.check()"),
+        "            self.loader.check()",
         (ISOLATION,),
     ),
     Mutation(
@@ -2276,8 +2277,8 @@ STEPS = [
     Mutation(
         "training/step.py",
         "steps that are taken again have a rate that is measured on the way",
-        "        runs = self.writer.ledger.runs\n",
-        "        runs = runs_of(state)\n",
+        "if (runs := self.writer.ledger.runs) and",
+        "if (runs := runs_of(state)) and",
         (EARLIER,),
     ),
     Mutation(
@@ -2353,15 +2354,120 @@ STEPS = [
     Mutation(
         "training/watching.py",
         "a callback that sees private numbers stops a run",
-        "stop |= asks and not callback.private",
+        "stop |= asks and may",
         "stop |= asks",
         (CALLBACKS,),
     ),
     Mutation(
         "training/watching.py",
+        "what a callback has seen, another stops the run for",
+        "may = not self._shows or (type(callback) is EarlyStopping and not private)",
+        "may = not private",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/watching.py",
+        "what on_step has seen, a callback stops the run for",
+        "self._shows = on_step is not None or any(self._seeing)",
+        "self._shows = any(self._seeing)",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/watching.py",
+        "what a callback is shown is asked anew after each epoch",
+        "in zip(self.callbacks, self._seeing, strict=True):",
+        "in [(c, c.private) for c in self.callbacks]:",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/watching.py",
+        "callbacks may ask for the loss on training data",
+        "            if same(examples):\n",
+        "            if False:\n",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/watching.py",
+        "a run stops early by some of its training data",
+        "return step.held.trained(examples) or sample(",
+        "return sample(",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/offered.py",
+        "public inputs may be a slice of the training data",
+        "if public is not None and overlaps(data, public):",
+        "if False:",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "training/offered.py",
+        "public inputs may be a copy of the training data",
+        "if inputs is not None and same_inputs(mine, inputs):",
+        "if False:",
+        (CALLBACKS,),
+    ),
+    Mutation(
+        "data/overlap.py",
+        "a subset of a subset is taken for one of the whole",
+        "numbers if among is None else [among[i] for i in numbers]",
+        "numbers",
+        (OVERLAP,),
+    ),
+    Mutation(
+        "training/own.py",
+        "a model that was changed after its run is its result",
+        "        if hash_of_model(self.whole) != self.writer.ledger.model:\n",
+        "        if False:\n",
+        (OWN,),
+    ),
+    Mutation(
+        "training/step.py",
+        "training data may change on the way",
+        "            self.loader.check()\n",
+        "",
+        (OWN,),
+    ),
+    Mutation(
+        "training/loader.py",
+        "training data may change past torch's count",
+        "return sample(self.data), [",
+        'return "", [',
+        (OWN,),
+    ),
+    Mutation(
+        "training/loader.py",
+        "one example may change on the way",
+        "[t._version for t in leaves(self.data)]",
+        "[]",
+        (OWN,),
+    ),
+    Mutation(
+        "methods/dpsgd/engine.py",
+        "a loss may choose the learning rate between steps",
+        "        self._refuse_other_optimizer()\n        with full_precision():\n",
+        "        with full_precision():\n",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/dpsgd/engine.py",
+        "an optimizer that was changed after the last step goes unnoticed",
+        "        self.executor.check()\n        self._refuse_other_optimizer()\n",
+        "        self.executor.check()\n",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "methods/optimizers.py",
+        "momentum may be changed between steps",
+        "[held, plain(optimizer.param_groups), state]",
+        "[held, plain(optimizer.param_groups)]",
+        (OPTIMIZERS,),
+    ),
+    Mutation(
+        "training/watching.py",
         "every callback is shown private numbers",
-        "told = everything if callback.private else Record(public)",
-        "told = everything",
+        "told = dict(everything) if private else Record(public)",
+        "told = dict(everything)",
         (CALLBACKS,),
     ),
     Mutation(

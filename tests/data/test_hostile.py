@@ -16,6 +16,7 @@ from dpdt.data import formats, npz
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.models.settings import ModelSettings
+from dpdt.training import run as running
 
 ARRAYS = {
     "x_train": np.arange(24.0).reshape(4, 6),
@@ -201,3 +202,13 @@ def test_a_model_larger_than_the_memory_is_not_built(monkeypatch):
     with pytest.raises(InputError, match=r"'mlp' of this size takes 300.0 GB of memory"):
         models.build(wide, data.facts("digits"), 0)
     assert ram.available() is None or ram.available() > 0
+
+
+def test_classes_that_no_memory_holds_are_refused_before_training(tmp_path, monkeypatch):
+    """The model itself would fit; with its copies, the sum and the noise it does not."""
+    monkeypatch.setattr(models, "available", lambda: 25 * 10**9)
+    x, y, path = np.ones((40, 4), "float32"), np.arange(40) % 2, tmp_path / "many.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y, classes=10**9)
+    chosen = config.load("digits", (f"data.name={path}", "data.public=0", "train.batch_size=20"))
+    with pytest.raises(InputError, match=r"'linear' of this size takes 120.0 GB .* fewer classes"):
+        running.load(chosen)

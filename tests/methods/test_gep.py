@@ -218,5 +218,5 @@ def test_a_model_that_torch_func_cannot_take_is_refused():
             return super().forward(x) * max(1, int(x.sum()))
 
     with pytest.raises(InputError, match=r"method.name: gep writes out"):
-        train(Branching(5, 3), (X, Y), method="gep", noise=1.0, batch_size=10, public=X[:20],
+        train(Branching(5, 3), (X, Y), method="gep", noise=1.0, batch_size=10, public=-X[:20],
               directions=5)  # fmt: skip

@@ -9,7 +9,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import dpdt
-from dpdt.errors import InputError
+from dpdt.errors import InputError, Tainted
+from dpdt.ledger import Ledger
 
 torch.manual_seed(0)
 DATA = torch.randn(40, 5), torch.arange(40) % 2
@@ -192,3 +193,45 @@ def test_the_optimizer_sees_the_noisy_mean_and_nothing_else():
         80 < float(spread) < 120
     )  # noise of 100 on a sum of one, which gradients of at most 1 hide
     assert all(p.grad is None for p in result.model.parameters())
+
+
+def slower(optimizer):
+    optimizer.param_groups[0]["lr"] *= 0.5
+
+
+def remembering(optimizer):
+    next(iter(optimizer.state.values()))["momentum_buffer"].add_(1.0)
+
+
+def forgetting(optimizer):
+    optimizer.state.clear()
+
+
+def growing(optimizer):
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
+@pytest.mark.parametrize("change", [slower, remembering, forgetting, growing])
+@pytest.mark.parametrize("last", [False, True])
+def test_only_its_steps_change_an_optimizer(change, last, tmp_path):
+    """Whoever sees a loss (on_step, here) could let it choose the learning rate."""
+    made = []
+
+    def make(parameters):
+        made.append(torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+        return made[-1]
+
+    def on_step(result, batch):
+        if batch.step == (11 if last else 4):
+            change(made[-1])
+
+    with pytest.raises(Tainted, match="the optimizer was changed between steps, perhaps by a pri"):
+        train(optimizer=make, on_step=on_step, ledger=tmp_path / "ledger")
+    assert "optimizer was changed" in Ledger.read(tmp_path / "ledger").voids[0]
+
+
+def test_a_rate_that_is_a_tensor_and_a_scheduler_are_its_own():
+    train(
+        optimizer=lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1), foreach=False),
+        scheduler=lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=4),
+    )

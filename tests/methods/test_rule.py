@@ -67,7 +67,7 @@ def test_auto_is_refused_where_its_reasoning_does_not_hold():
 
 
 def test_the_preconditioner_is_public_where_that_can_be():
-    public = X[:10]
+    public = -X[:10]
     for model, options, expected in (
         (nn.Linear(6, 3), {"public": public}, "public"),
         (nn.Linear(6, 3), {}, "identity"),
@@ -153,7 +153,7 @@ def test_tokens_stand_in_for_tokens():
 def test_public_inputs_are_read_as_the_model_reads_the_data():
     """Double precision for a model in single; a Dataset of mappings for one that takes names."""
     options = {"epsilon": 3.0, "epochs": 2, "batch_size": 20}
-    prepare(nn.Linear(6, 3), (X.double(), Y), public=X.double(), **options)
+    prepare(nn.Linear(6, 3), (X.double(), Y), public=-X.double(), **options)
     tokens = [{"input_ids": torch.arange(4) + i % 5, "labels": Y[i]} for i in range(40)]
     public = {"input_ids": torch.randint(9, (20, 4))}
     prepare(Bag(), Mappings(tokens), loss=by_name, public=public, **options)
@@ -288,13 +288,13 @@ def test_the_learning_rate_of_a_network(noise, steps):
     model = network()
     before = [p.detach().clone() for p in model.parameters()]
     step, _ = prepare(
-        model, (X, Y), public=X, noise=noise, batch_size=20, epochs=steps // 3, lr="auto"
+        model, (X, Y), public=-X, noise=noise, batch_size=20, epochs=steps // 3, lr="auto"
     )
     assert all(map(torch.equal, model.parameters(), before))
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(2.0)
-    grown = reach(model, X[:32])
+    grown = reach(model, -X[:32])
     expected = 16.0 / grown
     if noise:
         expected = min(expected, 0.6 / (noise * steps * grown) ** 0.5)

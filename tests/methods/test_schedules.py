@@ -23,7 +23,7 @@ def test_the_papers_own_by_key():
             "noise_schedule",
             "paper-decay",
             "method.noise_schedule: must be 'constant' or 'paper' or a table with a kind, found "
-            "'paper-decay'",
+            "'paper-decay'; did you mean paper?",
         ),
         (
             "clip_schedule",

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 import dpdt
 from dpdt import InputError
@@ -165,3 +166,22 @@ class _Tokenizer:
         longest = max(len(r["input_ids"]) for r in rows)
         ids = [r["input_ids"] + [0] * (longest - len(r["input_ids"])) for r in rows]
         return {"input_ids": torch.tensor(ids), "labels": torch.tensor([r["labels"] for r in rows])}
+
+
+def test_a_model_of_ones_own_that_takes_a_mapping_needs_a_loss():
+    class Named(nn.Linear):
+        def forward(self, numbers, labels=None):
+            return super().forward(numbers)
+
+    data = {"numbers": torch.randn(20, 3), "labels": torch.arange(20) % 2}
+    given = {"epochs": 1, "batch_size": 10, "noise": 1.0}
+    with pytest.raises(InputError, match=r"^loss: a model that is given a mapping must give its l"):
+        dpdt.train(Named(3, 2), data, **given)
+    result = dpdt.train(Named(3, 2), data, loss=nn.CrossEntropyLoss(), test=data, **given)
+    assert 0.0 <= result.history[-1]["accuracy"] <= 1.0
+    public = {"numbers": torch.randn(30, 3)}
+    for method, more in (("gep", {"directions": 2, "lr": 0.1}), ("pate", {"teachers": 3})):
+        dpdt.train(
+            Named(3, 2), data, loss=nn.CrossEntropyLoss(), method=method, public=public, **given,
+            **more,
+        )  # fmt: skip

@@ -13,11 +13,12 @@ from dpdt.cli.main import cli
 from dpdt.errors import InputError
 from dpdt.ledger import Block
 from dpdt.releasing.making import release
+from dpdt.report import compared, pages, training
 from dpdt.report import facts as private
-from dpdt.report import pages, training
 from dpdt.report.charts import COLOURS
 from dpdt.report.diagnostics import PANELS
 from dpdt.report.facts import kinds_of
+from dpdt.report.privacy import over_epochs
 from dpdt.runs import Run
 from dpdt.tasks import METRICS
 from tests.releasing.conftest import run_in
@@ -179,6 +180,37 @@ def test_several_runs_are_told_apart(run, tmp_path):
         assert word in text
     with pytest.raises(InputError, match="is given twice"):
         pages.page([run, run / "."])
+
+
+def test_runs_whose_names_begin_alike_have_places_of_their_own(run, tmp_path):
+    names = [f"{'a-very-long-name-' * 4}{i}" for i in range(2)]
+    runs = [private.facts(shutil.copytree(run, tmp_path / name)) for name in names]
+    (proven, *_) = (chart := compared.epsilons(runs)).traces
+    assert proven["y"] == chart.layout["yaxis"]["tickvals"] == ["0", "1"]
+    for shown in chart.layout["yaxis"]["ticktext"]:
+        assert all(len(line) <= 14 for line in shown.split("<br>"))
+
+
+def test_accuracy_that_was_published_is_compared_and_no_other(run, tmp_path):
+    other = replace(private.facts(run), name="other")
+    method = replace(other.ledger.header, method="dpsgd")
+    runs = [private.facts(run), replace(other, ledger=replace(other.ledger, header=method))]
+    assert compared.trade_off(runs) is None
+    said = [{"certificate": {"accuracy": {"value": a, "examples": 9}}} for a in (0.75, 0.5)]
+    runs = [replace(each, released=told) for each, told in zip(runs, said, strict=True)]
+    chart = compared.trade_off(runs)
+    assert [trace["name"] for trace in chart.traces] == ["dpdt", "dpsgd"]
+    assert [row[-1] for row in chart.rows] == ["75.00%", "50.00%"]
+    assert "published" in chart.note
+    seen = [replace(each, private=private.facts(run, private=True).private) for each in runs]
+    assert "published" not in compared.trade_off(seen).note
+    assert compared.trade_off(seen).rows[0][-1] != "75.00%"
+
+
+def test_few_epochs_are_all_drawn():
+    ledger = ledger_of(steps=6)
+    assert over_epochs(ledger, 1e-5)["epochs"] == [*range(1, round(ledger.epochs) + 1)]
+    assert over_epochs(ledger_of(steps=900), 1e-5, points=9)["epochs"][::8] == [1, 900]
 
 
 def test_command_writes_where_it_says(run, tmp_path):

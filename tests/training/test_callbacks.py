@@ -77,9 +77,8 @@ def test_the_last_record_is_about_the_model_that_is_left():
     given = {"averaging": 0.9, "epochs": 3, "lr": 0.5, "test": DATA}
     result = train(**given)
     assert result.history[-1]["accuracy"] == result.judge(result.model, DATA)
-    seen = []
-    stopped = train(**given, on_epoch=lambda r: r["epoch"] == 2, on_step=lambda *_: seen.append(1))
-    assert len(seen) == 4
+    stopped = train(**given, on_epoch=lambda r: r["epoch"] == 2)
+    assert stopped.taken == 4
     assert stopped.history[-1]["accuracy"] == stopped.judge(stopped.model, DATA)
 
 
@@ -87,6 +86,65 @@ def test_who_sees_private_numbers_cannot_stop():
     with pytest.warns(UserWarning, match="cannot stop the run, since when it stops would tell"):
         result = train(callbacks=[Listener(private=True, stop=2)])
     assert result.taken == 10
+
+
+class Turncoat(Listener):
+    def on_epoch(self, record):
+        super().on_epoch(record)
+        self.private = False
+        return True
+
+
+def test_what_a_callback_sees_is_settled_when_the_run_begins():
+    turncoat, curious = Turncoat(private=True), Listener()
+    curious.on_start = lambda facts: None
+    with pytest.warns(UserWarning, match="a callback that sees private numbers cannot stop"):
+        result = train(callbacks=[turncoat])
+    assert result.taken == 10
+
+    class Helper(dpdt.Callback):
+        def on_epoch(self, record):
+            curious.private = True
+
+    train(callbacks=[Helper(), curious])
+    assert all(set(record) == {"epoch", "step", "epsilon"} for record in curious.heard)
+
+
+def test_what_one_has_seen_another_cannot_stop_for(tmp_path):
+    """The habit: a list of losses that on_step fills, and on_epoch looks at."""
+    losses = []
+    given = {"on_step": lambda result, batch: losses.append(result.loss)}
+    with pytest.warns(UserWarning, match="^on_epoch: where on_step or another callback sees"):
+        result = train(**given, on_epoch=lambda record: losses[-1] > 0.0)
+    assert result.taken == 10
+    with pytest.warns(UserWarning, match=r"^Listener\.on_epoch: where on_step or another"):
+        train(callbacks=[Listener(private=True), Listener(stop=2)])
+    with pytest.raises(RuntimeError):
+        train(**given, on_epoch=raising(RuntimeError("stop")), ledger=tmp_path / "ledger")
+    (void,) = Ledger.read(tmp_path / "ledger").voids
+    assert "out of a callback that sees private numbers" in void
+    scores = iter([1.0, 2.0])
+    stopping = dpdt.EarlyStopping(public=OTHER, patience=1, measure=lambda *_: next(scores))
+    assert train(callbacks=[Listener(private=True), stopping]).taken == 4
+
+
+def test_training_data_are_public_nowhere():
+    """Slices of the same tensors, and the loss that callbacks may ask for."""
+    few = X[3:9], DATA[1][3:9]
+    with pytest.raises(InputError, match=r"^EarlyStopping\.public: these are the training"):
+        train(callbacks=[dpdt.EarlyStopping(public=few)])
+    for public in (X[:5], X[::3], X.clone(), X.numpy()[:5]):
+        with pytest.raises(InputError, match=r"^public: these are the training data, or some of"):
+            train(public=public)
+    train(public=OTHER[0])
+
+    class Asks(dpdt.Callback):
+        def on_start(self, facts):
+            assert facts.loss(OTHER) > 0.0
+            facts.loss(few)
+
+    with pytest.raises(InputError, match=r"^facts\.loss: these are the training data, or some of"):
+        train(callbacks=[Asks()])
 
 
 def at_step(number, call):
@@ -257,5 +315,20 @@ def test_progress_is_shown_on_a_terminal(monkeypatch, capfd):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
     train()
     assert "epoch" in capfd.readouterr().err
+    train(progress=False)
+    assert capfd.readouterr().err == ""
+
+
+def test_progress_is_shown_in_a_notebook(monkeypatch, capfd):
+    """By tqdm, which writes text where there are no widgets."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train()
+    line = capfd.readouterr().err
+    assert "epoch 1/5:" in line
+    assert "loss=" in line
+    assert "accuracy=" in line
+    assert "ε=" in line
     train(progress=False)
     assert capfd.readouterr().err == ""

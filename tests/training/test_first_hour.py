@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused_with_one_sentence(tmp_path):
     refused(model(2), (X[:0], Y[:0]), r"^data: has no examples")
     refused(model(1), (X, Y), r"^task: the loss is for regression, found 'binary'",
             loss=nn.MSELoss(), task="binary")  # fmt: skip
-    refused(model(1), (X, Y), r"^task: must be auto, class", task="sorting")
+    refused(model(1), (X, Y), r"^task: must be one of auto, class", task="sorting")
     refused(model(2), (X, Y), r"^metric: must be accuracy", metric="F1")
     refused(model(2), (X, Y), r"^metric: 'mse' is for regression, and the task is class",
             metric="mse")  # fmt: skip

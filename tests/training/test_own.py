@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import dpdt
-from dpdt.errors import InputError
+from dpdt.errors import InputError, Tainted
 from tests.numbers import NUMBERS
 
 DATA = torch.randn(40, 5), torch.arange(40) % 2
@@ -56,7 +56,8 @@ def test_a_loop_that_breaks_off_costs_what_was_planned(tmp_path):
     so_far = step.privacy()
     assert (so_far.steps, so_far.closed) == (1, False)
     assert [batch.step for batch in loader if step(batch)] == [1, 2, 3]  # the rest of the epoch
-    step.finish()
+    with pytest.warns(UserWarning, match="ended after 4 of 12 steps, and costs what was plan"):
+        step.finish()
     assert (step.privacy().steps, step.privacy().closed) == (12, True)
     result = step.result()
     whole, batches = prepared()
@@ -68,6 +69,33 @@ def test_a_loop_that_breaks_off_costs_what_was_planned(tmp_path):
     assert (
         dpdt.release(result, to=tmp_path / "release").guarantee["epsilon"] == step.privacy().epsilon
     )
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_model_that_was_changed_after_its_run_has_no_result(early):
+    step, loader = prepared()
+    trained(step, loader, 1 if early else 3)
+    step.finish()
+    with torch.no_grad():
+        step.whole.weight.add_(1e-3)  # a plain optimizer, perhaps
+    with pytest.raises(InputError, match=r"^result: the model's weights are not those that the"):
+        step.result()
+
+
+@pytest.mark.parametrize("change", [
+    lambda x: x.sub_(x.mean(0)),
+    lambda x: x.numpy().__isub__(x.numpy().mean(0)),  # which torch does not count
+    lambda x: x[7].add_(1e-3),  # of which 64 are looked at, and this is not
+])  # fmt: skip
+def test_data_that_change_on_the_way_void_the_run(change):
+    x = torch.randn(200, 5)
+    step, loader = dpdt.prepare(nn.Linear(5, 2), (x, torch.arange(200) % 2), **POISSON)
+    for _ in range(2):
+        trained(step, loader, 1)
+    change(x)
+    with pytest.raises(Tainted, match=r"^the training data were changed during the run"):
+        trained(step, loader, 1)
+    assert "the training data were changed" in step.writer.ledger.voids[0]
 
 
 def test_a_batch_that_was_looked_at_counts_and_cannot_be_skipped():

@@ -63,6 +63,17 @@ def test_a_wrong_name_or_value_is_one_sentence(call):
         call(nn.Linear(5, 2), DATA, epsilon="three")
 
 
+@pytest.mark.parametrize(("given", "near"), [
+    ({"task": "clasification"}, "classification"), ({"metric": "acuracy"}, "accuracy"),
+    ({"method": "dpsdg"}, "dpsgd"), ({"memory": "sharde"}, "shared"),
+    ({"clip": {"lineer": 1.0}}, "linear"), ({"clip_schedule": "constnat"}, "constant"),
+    ({"clip_schedule": {"kind": "stps"}}, "steps"), ({"batchsize": 3}, "batch_size"),
+])  # fmt: skip
+def test_the_nearest_name_is_suggested(given, near):
+    with pytest.raises(dpdt.InputError, match=rf"; did you mean {near}\?$"):
+        dpdt.train(nn.Linear(5, 2), DATA, **{"epochs": 1, "batch_size": 20, "noise": 1.0, **given})
+
+
 @pytest.mark.parametrize("call", [dpdt.train, dpdt.prepare])
 def test_the_signature_is_the_table_of_settings(call):
     found = inspect.signature(call).parameters

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdt.accounting import tuning
+from dpdt.accounting import sampled, tuning
 from dpdt.accounting.gaussian import epsilon_of, log_delta, squared
 from dpdt.accounting.renyi import epsilon_of_rdp
 from dpdt.errors import InputError
@@ -187,12 +187,15 @@ def _composed(
         neighbours = NeighboringRelation.REPLACE_ONE
     whole = identity(interval)
     for (rate, mu), steps in costs.items():
-        one = from_gaussian_mechanism(
-            standard_deviation=1.0 / mu,
-            value_discretization_interval=interval,
-            sampling_prob=rate,
-            neighboring_relation=neighbours,
-        )
+        if rate < 1.0 and not replaced:
+            one = sampled.distribution(rate, mu, interval)
+        else:
+            one = from_gaussian_mechanism(
+                standard_deviation=1.0 / mu,
+                value_discretization_interval=interval,
+                sampling_prob=rate,
+                neighboring_relation=neighbours,
+            )
         many, rest = divmod(steps, ATONCE) if steps > ATONCE else (0, steps)
         if many:
             whole = whole.compose(one.self_compose(ATONCE).self_compose(many))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dpdt.errors import InputError
+from dpdt.errors import InputError, meant
 from dpdt.ledger import Block
 
 KINDS = ("conv", "linear", "norm", "embedding", "other")
@@ -71,6 +71,7 @@ class Blocks:
                 raise InputError(
                     f"{key}.{name}: neither a kind ({', '.join(KINDS)}) nor a block of this model; "
                     f"its blocks are {_shorten([b.name for b in self.blocks])}"
+                    f"{meant(name, (*KINDS, *sorted(known)))}"
                 )
         result = []
         for block in self.blocks:

@@ -19,7 +19,7 @@ from dpdt.algorithm.schedule import (
     Within,
     is_number,
 )
-from dpdt.errors import InputError, one_of
+from dpdt.errors import InputError, meant, one_of
 
 
 def parse(value: Any, *, named: Mapping[str, Schedule] | None = None) -> Schedule:
@@ -32,7 +32,8 @@ def parse(value: Any, *, named: Mapping[str, Schedule] | None = None) -> Schedul
         if value in known:
             return known[value]
         words = " or ".join(repr(name) for name in known)
-        raise InputError(f"must be {words} or a table with a kind, found {value!r}")
+        said = f"must be {words} or a table with a kind, found {value!r}"
+        raise InputError(f"{said}{meant(value, known)}")
     if not isinstance(value, Mapping):
         raise InputError(f"must be a name or a table with a kind, found {value!r}")
     kinds: dict[str, Callable[..., Schedule]] = {

@@ -109,7 +109,8 @@ def sample(data: Any) -> str:
     digest = hashlib.sha256(str(number).encode())
     for text in [] if texts is None else [texts[i] for i in chosen.tolist()]:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
-    for t in leaves(take(data if texts is None else data[1], chosen)):
+    for some in leaves(take(data if texts is None else data[1], chosen)):
+        t = some.cpu()  # which has float64
         wide = t.double() if t.is_floating_point() else t if t.is_complex() else t.long()
         digest.update(as_bytes(wide).numpy().data)
     return digest.hexdigest()

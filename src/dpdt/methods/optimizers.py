@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -128,6 +128,24 @@ def _needed(made: Any) -> list[str]:
     given = inspect.signature(made.step).parameters.values()
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in given if p.default is p.empty and p.kind not in kinds]
+
+
+def left_by(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """What an optimizer goes on with: to see whether anything but its step has changed it.
+
+    Tensors are told by torch's count of changes.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return id(value), value._version
+        if isinstance(value, Mapping):
+            return {key: plain(each) for key, each in value.items() if key != "params"}
+        return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+    held = [[id(p) for p in group["params"]] for group in optimizer.param_groups]
+    state = [(id(p), plain(kept)) for p, kept in optimizer.state.items()]
+    return copy.deepcopy([held, plain(optimizer.param_groups), state])
 
 
 def saved(

@@ -114,7 +114,7 @@ def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool
     try:
         args = ((), one) if by_name else ((one,), {})
         found = functional_call(model, theta, *args)
-        outputs: Tensor = found.logits if by_name else found
+        outputs: Tensor = getattr(found, "logits", found)
         if not isinstance(outputs, torch.Tensor):
             raise TypeError(f"it gives a {type(outputs).__name__}, not one tensor")
         if not outputs.requires_grad:

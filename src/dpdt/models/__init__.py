@@ -113,12 +113,12 @@ def bounds(model: ModelSettings) -> Bounds | None:
 def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
     """Build a model, initialised from a public seed."""
     check(model, facts)
-    facts = outputs(model, facts)
     if model.name in _DESCRIBE and model.name != "vit-small" and model.trained != "all":
         raise InputError(
             f"model.trained: {model.trained!r} is for transformers; {model.name} trains all"
         )
-    _refuse_large(model, facts)
+    refuse_large(model, facts)
+    facts = outputs(model, facts)
     import torch
 
     from dpdt.models import networks, pretrained
@@ -154,18 +154,20 @@ def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
         return pretrained.build(model, facts)
 
 
-def _refuse_large(model: ModelSettings, facts: Facts) -> None:
-    """Refuse a model that does not fit into memory, before it is built."""
+def refuse_large(model: ModelSettings, facts: Facts, copies: int = 1) -> None:
+    """Refuse a model that does not fit into memory so many times, before it is built."""
     describe_it, free = _DESCRIBE.get(model.name), available()
     if describe_it is None or free is None:
         return
-    size = FLOAT * sum(parameter.size for parameter in describe_it(model, facts))
+    parameters = describe_it(model, outputs(model, facts))
+    size = copies * FLOAT * sum(parameter.size for parameter in parameters)
     if model.name == "patches":
         size += describe.learning(model.dictionary)
     if size > free:
         raise InputError(
             f"model: {model.name!r} of this size takes {gigabytes(size)} of memory, and "
-            f"{gigabytes(free)} are free; lower hidden, width, layers or dictionary"
+            f"{gigabytes(free)} are free; lower hidden, width, layers or dictionary, or have fewer "
+            "classes"
         )
 
 

@@ -51,7 +51,14 @@ NUMBERWISE = (
 def default_loss(model: Callable[..., Any], batch: Data) -> Tensor:
     """Mean loss of a micro-batch: the model's own for a mapping, cross-entropy for (x, y)."""
     if isinstance(batch, Mapping):
-        loss: Tensor = model(**batch).loss
+        said = model(**batch)
+        loss = getattr(said, "loss", None)
+        if not isinstance(loss, Tensor):
+            raise InputError(
+                "loss: a model that is given a mapping must give its loss itself, as those of "
+                f"transformers do, found {type(said).__name__}; give loss=nn.CrossEntropyLoss(), "
+                "or another"
+            )
         return loss
     outputs, y = tensor_of(model(batch[0])), batch[1]
     y = class_numbers(outputs, y)
@@ -165,10 +172,11 @@ def usual(name: str, device: torch.device) -> Any:
     return Criterion(nn.MSELoss() if name == "regression" else nn.BCEWithLogitsLoss(), device)
 
 
-def given(loss: Any, device: torch.device) -> Any:
+def given(loss: Any, device: torch.device, *, by_name: bool = False) -> Any:
     """A loss as it is computed here: torch's own take outputs and targets, others model and batch.
 
-    Plain cross-entropy is the library's own, of which more is known.
+    Plain cross-entropy is the library's own, of which more is known. For a mapping (`by_name`) that
+    would be the model's, which may have none.
     """
     module = next((kind() for function, kind in FUNCTIONS.items() if function is loss), loss)
     if isinstance(module, type) and issubclass(module, nn.Module):
@@ -182,7 +190,7 @@ def given(loss: Any, device: torch.device) -> Any:
         return module
     if type(module) is nn.CrossEntropyLoss:
         plain = (module.weight, module.label_smoothing, module.reduction, module.ignore_index)
-        if plain == (None, 0.0, "mean", IGNORED):
+        if plain == (None, 0.0, "mean", IGNORED) and not by_name:
             return default_loss
     return Criterion(module, device)
 

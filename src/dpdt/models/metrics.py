@@ -125,6 +125,7 @@ class Held:
     judge: Judge
     test: Any = None
     read: Callable[[Any], Any] = taken  # examples as a caller has them, as the model reads them
+    trained: Callable[[Any], bool] = lambda examples: False  # whether some are the training data
 
     @property
     def name(self) -> str:

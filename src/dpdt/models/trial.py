@@ -21,7 +21,7 @@ from dpdt.algorithm.randomness import kept
 from dpdt.algorithm.state import replica
 from dpdt.data.access import count, take
 from dpdt.data.given import Numbers
-from dpdt.errors import InputError
+from dpdt.errors import InputError, meant, one_of
 from dpdt.models import loss as losses
 from dpdt.models.loss import Criterion, default_loss, outputs_of
 from dpdt.models.metrics import HELD, ROWS, Judge, Metric
@@ -54,11 +54,11 @@ def tried(
 ) -> Tried:
     """Try a model on made-up examples of the data's shape, and of the held-out examples'."""
     if task not in (AUTO, *TASKS):
-        raise InputError(f"task: must be {AUTO}, {', '.join(TASKS)}, found {task!r}")
+        raise InputError(f"task: {one_of(task, (AUTO, *TASKS))}")
     if not count(data):
         raise InputError("data: has no examples")
-    chosen = None if loss is None else losses.given(loss, device)
     raw = take(data, torch.arange(1))
+    chosen = None if loss is None else losses.given(loss, device, by_name=isinstance(raw, Mapping))
     if targets_in(raw) is None and not is_own(chosen):
         raise InputError(
             "data: has no targets; give (inputs, targets), or a mapping with 'labels' for models "
@@ -214,7 +214,7 @@ def _judge(
     elif chosen not in METRICS:
         raise InputError(
             f"metric: must be {', '.join(METRICS)}, or a function (outputs, targets) → number, "
-            f"found {chosen!r}"
+            f"found {chosen!r}{meant(chosen, METRICS)}"
         )
     elif METRICS[chosen] and name not in METRICS[chosen]:
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR
@@ -21,6 +22,7 @@ RATES = tuple(float(r) for r in np.geomspace(1e-4, 1.0, 81))
 TOLD_RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
 SPREAD = 20.0  # beyond this ratio an axis is logarithmic
 LONGEST = 40  # characters of a name
+NARROW = 14  # those of a line of it beside an axis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,12 @@ def literal(text: str) -> str:
     """A text that Plotly shows as it is: no tags, no templates."""
     text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
     return html.escape(text).replace("%", "&#37;")
+
+
+def narrow(text: str) -> str:
+    """A name beside an axis, in short lines: on a phone there is room for no more."""
+    lines = textwrap.wrap(text, NARROW, break_on_hyphens=True, max_lines=3, placeholder="…")
+    return "<br>".join(literal(line) for line in lines)
 
 
 def headline(facts: Facts) -> Chart:
@@ -117,7 +125,8 @@ def over_epochs(curves: dict[str, Any], privacy: Privacy) -> Chart | None:
     ends = [e for e in (curves[n][-1] for n in names) if e]
     wide = bool(ends) and max(ends) / min(ends) > SPREAD
     layout["yaxis"] |= {"type": "log", "nticks": 6} if wide else {"rangemode": "tozero"}
-    last = "; ".join(f"{n} {_or_none(curves[n][-1])}" for n in names)
+    cells = {n: [_or_none(e, by_name[n].valid) for e in curves[n]] for n in names}
+    last = "; ".join(f"{n} {cells[n][-1]}" for n in names)
     return Chart(
         key="epochs",
         title="ε over epochs",
@@ -127,7 +136,7 @@ def over_epochs(curves: dict[str, Any], privacy: Privacy) -> Chart | None:
         traces=traces,
         layout=layout,
         columns=["epoch", *names],
-        rows=[[str(e), *(_or_none(curves[n][i]) for n in names)] for i, e in enumerate(at)],
+        rows=[[str(e), *(cells[n][i] for n in names)] for i, e in enumerate(at)],
         toggles=toggles,
     )
 
@@ -232,8 +241,9 @@ def up(epsilon: float) -> str:
     return shown(epsilon, ROUND_CEILING)
 
 
-def _or_none(epsilon: float | None) -> str:
-    return "–" if epsilon is None else up(epsilon)
+def _or_none(epsilon: float | None, bound: bool) -> str:
+    """A bound is rounded up, a claim to the nearest."""
+    return "–" if epsilon is None else up(epsilon) if bound else shown(epsilon)
 
 
 def relation(g: Guarantee) -> str:

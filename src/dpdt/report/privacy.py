@@ -33,7 +33,9 @@ def over_epochs(ledger: Ledger, delta: float, points: int = POINTS) -> dict[str,
     total = math.ceil(ledger.epochs)
     if total < 1:
         raise InputError("the run has no steps to draw")
-    epochs = sorted({round(e) for e in np.geomspace(1, total, min(total, points))})
+    epochs = list(range(1, total + 1))
+    if total > points:
+        epochs = sorted({round(e) for e in np.geomspace(1, total, points)})
     curves: dict[str, Any] = {"epochs": epochs}
     for accountant in ACCOUNTANTS:
         values = [accountant.guarantee(first_epochs(ledger, e), delta).epsilon for e in epochs]

@@ -21,9 +21,13 @@ from dpdt.errors import InputError
 
 PUBLIC = ("epoch", "step", "epsilon")  # of an epoch's record: what depends on no data
 CANNOT_STOP = (
-    "{name}.on_epoch: a callback that sees private numbers cannot stop the run, since when it "
+    "{name}: a callback that sees private numbers cannot stop the run, since when it "
     "stops would tell about the data past the noise; the run goes on (dpdt.EarlyStopping takes "
     "public examples)"
+)
+ONLY_EARLY = (
+    "{name}: where on_step or another callback sees private numbers, only dpdt.EarlyStopping can "
+    "stop the run, since what was seen may have been passed on; the run goes on"
 )
 
 
@@ -33,8 +37,8 @@ class Facts:
 
     model: what is trained. Looking at it on the way shows more than the last iterate, which the
         ledger says of every run with callbacks.
-    loss: examples → the model's mean loss on them.
-    same: whether examples are the training data.
+    loss: examples → the model's mean loss on them. The training data are refused.
+    same: whether examples are the training data, or some of them, as far as one can see.
     """
 
     model: nn.Module
@@ -69,10 +73,10 @@ class Callback:
     """Listens to a run. Of several ranks (processes) only the first has listeners.
 
     `on_epoch` may return True to stop the run, which costs what was planned all the same. One that
-    is shown private numbers may not.
+    is shown private numbers may not. Where anybody is, only `EarlyStopping` may.
     """
 
-    private: bool = False  # whether losses and the like are wanted
+    private: bool = False  # whether losses and the like are wanted; asked once, when a run begins
 
     def on_start(self, facts: Facts) -> None:
         """Before the first step."""
@@ -89,6 +93,11 @@ class _Function(Callback):
 
     def __init__(self, call: Callable[[dict[str, Any]], bool | None]):
         self.on_epoch = call  # type: ignore[method-assign, assignment]
+
+
+def name_of(callback: Callback) -> str:
+    """How a caller knows what is told of epochs."""
+    return "on_epoch" if isinstance(callback, _Function) else f"{type(callback).__name__}.on_epoch"
 
 
 def listeners(
@@ -138,7 +147,10 @@ class EarlyStopping(Callback):
 
     def on_start(self, facts: Facts) -> None:
         if facts.same(self.public):
-            raise InputError("EarlyStopping.public: these are the training data, which are private")
+            raise InputError(
+                "EarlyStopping.public: these are the training data, or some of them, which are "
+                "private; give others"
+            )
         self._facts, self.best, self.waited = facts, math.inf, 0
 
     def on_epoch(self, record: dict[str, Any]) -> bool:

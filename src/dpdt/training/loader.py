@@ -13,9 +13,9 @@ from torch.utils.data import Dataset
 
 from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
 from dpdt.algorithm.places import same_bits
-from dpdt.data.access import read
+from dpdt.data.access import read, sample
 from dpdt.distributed.world import World
-from dpdt.errors import InputError
+from dpdt.errors import InputError, Tainted
 from dpdt.noise import Single
 from dpdt.training.ahead import Draws, Reader, readers
 from dpdt.training.augment import Augment
@@ -78,9 +78,24 @@ class Loader(Single):
         self.announce: Callable[[int], None] = lambda step: None
         self._ahead: Generator[Data] | None = None  # what is being read
         self._handed: dict[int, tuple[Handed, Batch]] = {}  # not yet used: as given, and our own
+        self._began = self._state()
 
     def __len__(self) -> int:
         return self.steps - self.position
+
+    def check(self) -> None:
+        """Refuse tensors that were changed since the run began, as far as one can see."""
+        if self._state() != self._began:
+            raise Tainted(
+                "the training data were changed during the run, so that an example may depend on "
+                "others, past the norm bound; give a copy of what you go on to change"
+            )
+
+    def _state(self) -> tuple[str, list[int]] | None:
+        """Of tensors some examples, and torch's count of changes. A Dataset may have epochs."""
+        if isinstance(self.data, Dataset):
+            return None
+        return sample(self.data), [t._version for t in leaves(self.data)]
 
     def __iter__(self) -> Iterator[Batch]:
         return self.until(self.steps)

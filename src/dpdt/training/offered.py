@@ -15,6 +15,7 @@ from dpdt.algorithm.precision import at_precision
 from dpdt.data import frames
 from dpdt.data.access import count, take
 from dpdt.data.given import taken, taken_inputs, workers_of
+from dpdt.data.overlap import overlaps, same_inputs
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.methods.method import Job, Method, Training
@@ -25,6 +26,8 @@ from dpdt.noise import Randomness
 from dpdt.tasks import AUTO
 from dpdt.training.augment import over_views
 from dpdt.training.ranks import refuse_empty, refuse_sharded
+
+NOT_PUBLIC = "these are the training data, or some of them, which are private; give others"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +56,15 @@ class Offered:
         for what, other in (("test", test), ("public", public)):
             frames.refuse_unlike(data, other, what)
         refuse_sharded(model)
+        if public is not None and overlaps(data, public):
+            raise InputError(f"public: {NOT_PUBLIC}")
         mine = taken(data)
         if given.get("local"):
             refuse_empty(world, mine)
         theirs = None if test is None else taken(test, "test")
         inputs = None if public is None else taken_inputs(public)
+        if inputs is not None and same_inputs(mine, inputs):
+            raise InputError(f"public: {NOT_PUBLIC}")
         if theirs is not None and not count(theirs):
             warnings.warn("test: has no examples, so nothing is measured", stacklevel=2)
         found = tried(
@@ -90,6 +97,7 @@ class Offered:
                 judge=found.judge,
                 test=None if theirs is None else read(theirs),
                 read=lambda examples: read(taken(examples)),
+                trained=lambda examples: overlaps(data, examples),
             ),
             device=device,
             by_name=isinstance(take(mine, torch.arange(1)), Mapping),

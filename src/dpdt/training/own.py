@@ -8,6 +8,7 @@ early costs what was planned.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, Unpack
 
@@ -22,6 +23,7 @@ from dpdt.training.arguments import Arguments, complete
 from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
 from dpdt.training.step import Step
+from dpdt.weights import hash_of_model
 
 
 class OwnStep(Step):
@@ -34,9 +36,26 @@ class OwnStep(Step):
             self.finish()
         return result
 
+    def finish(self) -> None:
+        """End the run: close the ledger, and leave in the model what is to be released."""
+        early = not self._finished and self.engine.steps < self.loader.steps
+        super().finish()
+        if early:
+            warnings.warn(
+                f"the run was ended after {self.engine.steps} of {self.loader.steps} steps, and "
+                "costs what was planned; but if a private number, such as a loss, has decided "
+                "when, no ε covers what that tells: decide on public examples",
+                stacklevel=2,
+            )
+
     def result(self) -> Fitted:
         """What `dpdt.train` returns, without a history. A run that has not ended ends here."""
         self.finish()
+        if hash_of_model(self.whole) != self.writer.ledger.model:
+            raise InputError(
+                "result: the model's weights are not those that the run left, so its ledger says "
+                "nothing about them; ask for the result before the model is changed"
+            )
         return Fitted.of(self.whole, self, [])
 
 

@@ -40,6 +40,7 @@ from dpdt.training.recorder import Recorder, expected
 from dpdt.training.step import Step
 
 NOTABLE = 100_000_000  # bytes
+COPIES = 6  # of what is trained: as it is, as the step left it, and sum and noise in float64
 
 
 def load(config: Config, *, show_progress: bool = False) -> data.Examples:
@@ -47,6 +48,7 @@ def load(config: Config, *, show_progress: bool = False) -> data.Examples:
     device.chosen(config.train.device, device.best())  # refused before anything is read
     facts = config.data.facts()
     models.check(config.model, facts)
+    models.refuse_large(config.model, facts, COPIES)
     loaded = config.data.load()
     model = models.build(config.model, facts, config.train.seed)
     public, _ = data.set_aside(loaded, config.data.public)

@@ -158,6 +158,7 @@ class Step(Single):
         """Refuse, and void, a run in which anything has changed but by its steps."""
         with self._voiding():
             self._refuse_other_weights()
+            self.loader.check()
             self.engine.check()
 
     def finish(self) -> None:
@@ -292,8 +293,7 @@ class Step(Single):
 
     def _load(self, state: dict[str, Any]) -> None:
         self.engine.load_state_dict(state["engine"])
-        runs = self.writer.ledger.runs
-        if runs and self.plan.training.method.lr == AUTO:  # measured when the run began
+        if (runs := self.writer.ledger.runs) and self.plan.training.method.lr == AUTO:  # measured
             self.plan = self.plan.at_rate(runs[-1].setting.lr)
         self.noise.restart(self.engine.steps)
         self.loader.move(self.engine.steps)

@@ -20,10 +20,20 @@ from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.data.access import sample
 from dpdt.errors import InputError
-from dpdt.training.callbacks import CANNOT_STOP, PUBLIC, Callback, Facts, Record
+from dpdt.training.callbacks import (
+    CANNOT_STOP,
+    ONLY_EARLY,
+    PUBLIC,
+    Callback,
+    EarlyStopping,
+    Facts,
+    Record,
+    name_of,
+)
 from dpdt.training.fitted import Fitted, Interrupted
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.kept import keeping
+from dpdt.training.offered import NOT_PUBLIC
 from dpdt.training.progress import Display
 from dpdt.training.recorder import Recorder
 from dpdt.training.spent import Spent
@@ -99,10 +109,22 @@ def watching(
 
 def _facts(model: nn.Module, step: Step) -> Facts:
     header, training = step.plan.header, step.plan.training
+    others: list[Any] = []  # examples that were found not to be the training data
+
+    def same(examples: Any) -> bool:
+        return step.held.trained(examples) or sample(step.held.read(examples)) == step.seen
+
+    def loss(examples: Any) -> float | None:
+        if not any(examples is known for known in others):
+            if same(examples):
+                raise InputError(f"facts.loss: {NOT_PUBLIC}")
+            others.append(examples)
+        return step.held.loss(model, examples)
+
     return Facts(
         model=model,
-        loss=lambda examples: step.held.loss(model, examples),
-        same=lambda examples: sample(step.held.read(examples)) == step.seen,
+        loss=loss,
+        same=same,
         method=header.method,
         examples=header.examples,
         parameters=step.plan.problem.size,
@@ -143,6 +165,8 @@ class Watch:
         interrupt: Interrupt,
     ):
         self._interrupt = interrupt
+        self._seeing = [bool(callback.private) for callback in callbacks]  # asked once
+        self._shows = on_step is not None or any(self._seeing)
         self.step, self.callbacks, self.display = step, callbacks, display
         self._recorder, self._on_step, self._spent = recorder, on_step, Spent(step)
         self.history: list[dict[str, Any]] = []
@@ -165,13 +189,15 @@ class Watch:
         everything = {**record, "epsilon": known, "seconds": time.perf_counter() - self._began}
         public = Record({name: everything[name] for name in PUBLIC})
         stop = False
-        for callback in self.callbacks:
-            told = everything if callback.private else Record(public)
-            with self._shown_private() if callback.private else nullcontext():
+        for callback, private in zip(self.callbacks, self._seeing, strict=True):
+            told = dict(everything) if private else Record(public)
+            may = not self._shows or (type(callback) is EarlyStopping and not private)
+            with nullcontext() if may else self._shown_private():
                 asks = callback.on_epoch(told) is True
-            if asks and callback.private:
-                warnings.warn(CANNOT_STOP.format(name=type(callback).__name__), stacklevel=2)
-            stop |= asks and not callback.private
+            if asks and not may:
+                why = CANNOT_STOP if private else ONLY_EARLY
+                warnings.warn(why.format(name=name_of(callback)), stacklevel=2)
+            stop |= asks and may
         return bool(self.step.world.from_first(stop))
 
     def on_step(self, result: StepResult, batch: Batch) -> bool:

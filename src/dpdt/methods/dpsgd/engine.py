@@ -15,10 +15,11 @@ from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.publish import aggregate
 from dpdt.algorithm.ranks import arrange, everywhere
 from dpdt.algorithm.scaled import Scaled
+from dpdt.errors import Tainted
 from dpdt.ledger import Setting
 from dpdt.mechanism import Columns, full_precision
 from dpdt.methods.method import Job
-from dpdt.methods.optimizers import optimizer, restore, saved
+from dpdt.methods.optimizers import left_by, optimizer, restore, saved
 from dpdt.noise import Single
 
 if TYPE_CHECKING:
@@ -49,9 +50,11 @@ class DpsgdEngine(Single):
         )
         self.optimizer = job.optimizer or optimizer(method, list(self.layout.tensors))
         self.scheduler, self.batches = job.scheduler, job.plan.header.batches
+        self._left = left_by(self.optimizer)
 
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         kind = self.method.clipping
+        self._refuse_other_optimizer()
         with full_precision():
             arrange(self.world, self.executor, batch)
             columns, clip = self._columns(setting.clip)
@@ -73,6 +76,7 @@ class DpsgdEngine(Single):
         self.steps += 1
         if self.scheduler is not None and self.steps % self.batches == 0:
             self.scheduler.step()
+        self._left = left_by(self.optimizer)
         return StepResult(loss=loss, nonfinite=tally.nonfinite // columns.count)
 
     def _columns(self, clip: tuple[float, ...]) -> tuple[Columns, tuple[float, ...]]:
@@ -92,9 +96,17 @@ class DpsgdEngine(Single):
     def _rule(self, norms: Tensor) -> Tensor:
         return self.method.clip / (norms + self.method.stability)
 
+    def _refuse_other_optimizer(self) -> None:
+        if left_by(self.optimizer) != self._left:
+            raise Tainted(
+                "the optimizer was changed between steps, perhaps by a private number such as a "
+                "loss, past the noise; a learning rate that follows the epochs is a scheduler=…"
+            )
+
     def check(self) -> None:
         """Refuse a model in which anything that is not trained has changed."""
         self.executor.check()
+        self._refuse_other_optimizer()
 
     def finish(self) -> None:
         """The model is as it is to be released."""
@@ -104,6 +116,7 @@ class DpsgdEngine(Single):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = restore(self.model, self.optimizer, state, self.executor, self.scheduler)
+        self._left = left_by(self.optimizer)
 
 
 def _whole_or_nothing(rows: slice, gradient: Tensor, scratch: Tensor) -> tuple[Tensor, Tally]:
