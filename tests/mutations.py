@@ -1213,8 +1213,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/gradients.py",
         "the backward pass is kept for a second derivative",
-        "create_graph=False",
-        "create_graph=True",
+        "torch.autograd.grad(value, flat, allow_unused=True)",
+        "torch.autograd.grad(value, flat, allow_unused=True, create_graph=True)",
         (TAPS,),
     ),
     Mutation(

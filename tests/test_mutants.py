@@ -473,9 +473,12 @@ class TestPlaces:
         assert equal_places(lambda *_: [torch.full((32, 4), value)], like, 1, 32, 4) is None
 
     @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
-    def test_places_are_compared_under_made_up_weights(self, make, monkeypatch):
+    @pytest.mark.parametrize("taps", [True, False])
+    def test_places_are_compared_under_made_up_weights(self, make, taps, monkeypatch):
         """Weights of 0 would make all places equal; others come with every trial."""
         found, inner = [], ways.equal_places
+        if not taps:
+            monkeypatch.setattr(ways, "tapped", lambda *_: None)
 
         def spy(compute, like, size, rows, tries):
             def call(data, trial):
@@ -620,11 +623,16 @@ class TestPlaces:
         torch.testing.assert_close(*sums, rtol=1e-5, atol=1e-6)  # fillers count for nothing
 
     @pytest.mark.parametrize("make", [deep, lambda: nn.Linear(6, 3)])
-    def test_the_rows_of_a_chunk_do_not_depend_on_who_was_drawn_first(self, make, monkeypatch):
+    @pytest.mark.parametrize("taps", [True, False])
+    def test_the_rows_of_a_chunk_do_not_depend_on_who_was_drawn_first(
+        self, make, taps, monkeypatch
+    ):
         monkeypatch.setattr(ways, "equal_places", lambda *_: 1)
         monkeypatch.setattr(ways, "unmoved", lambda *_: True)
+        if not taps:
+            monkeypatch.setattr(ways, "tapped", lambda *_: None)
         rows = []
-        for number in (5, 20, 35):
+        for number in (5, 70, 200):
             step, _ = poisson_step(make())
             x, y = examples(number)
             batch = Batch(
@@ -632,6 +640,7 @@ class TestPlaces:
                 fixed=False,
             )  # fmt: skip
             step.engine.step(batch, step.plan.at(0))
+            assert [how.taps is not None for how in hows(step)] == [taps]
             rows += [how.rows for how in hows(step)]
         assert rows == [64, 64, 64]  # 20 are expected
 
