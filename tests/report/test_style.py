@@ -84,3 +84,17 @@ def test_a_picture_says_where_it_is(tmp_path):
     assert json.loads(done.stdout)
     assert f"picture: {path}" in done.stderr
     assert Path(path).read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("last", [6, 200, 20_000])
+def test_numbers_on_logarithmic_axes_are_plain(last):
+    figure, axes = style.new_figure()
+    axes.plot([1, last], [0.02, 800.0])
+    axes.set(xscale="log", yscale="log")
+    style.plain_numbers(figure)
+    figure.canvas.draw()
+    said = [t.get_text() for t in axes.get_xticklabels() + axes.get_xticklabels(minor=True)]
+    said = {text for text in said if text}
+    assert {"1", "10"} <= said
+    assert ("2" in said) == (last < 10)  # where there are powers of ten enough, no others
+    assert not [text for text in said if "^" in text or "×" in text]

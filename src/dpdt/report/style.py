@@ -70,11 +70,28 @@ def legend_of_all(figure: Figure, axes: Any) -> None:
     figure.legend(*found, loc="outside lower center", ncols=3, **BELOW)
 
 
+def plain_numbers(figure: Figure) -> None:
+    """Numbers on logarithmic axes as one writes them: 2 and 0.1, not powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogFormatter
+
+    chosen = LogFormatter(minor_thresholds=(1.0, 0.4))  # which of the small ticks have a number
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if axis.get_scale() == "log":
+            chosen.set_axis(axis)
+            chosen.set_locs()
+            shown = {v for v in axis.get_minorticklocs() if chosen(v)}
+            axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+            axis.set_minor_formatter(
+                FuncFormatter(lambda v, _, shown=shown: f"{v:g}" if v in shown else "")
+            )
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write the picture, in the format that its name says."""
     from matplotlib import pyplot
 
     try:
+        plain_numbers(figure)
         figure.savefig(path, dpi=DPI)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be written ({error})") from None
