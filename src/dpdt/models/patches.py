@@ -205,7 +205,8 @@ class Patches(nn.Module):
     def _pooled(self, pieces: Tensor, shift: Tensor, filters: Tensor, cells: Tensor) -> Tensor:
         """Both thresholds of all places, averaged over cells: [2, cells, atoms]."""
         α, found = self.threshold, filters.new_zeros(2, len(cells), filters.shape[1])
-        for some, weights in zip(pieces.split(PLACES), cells.split(PLACES, dim=1), strict=True):
+        parts = torch.split(pieces, PLACES), torch.split(cells, PLACES, dim=1)
+        for some, weights in zip(*parts, strict=True):
             beyond = torch.addmm(shift - α, some, filters)  # r − α
             found[0] += weights @ beyond.clamp_min(0.0)
             found[1] -= weights @ beyond.add_(2.0 * α).clamp_max_(0.0)
