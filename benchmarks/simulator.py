@@ -132,14 +132,21 @@ def simulate(
     lr: Tensor,
     noise: Tensor,
     seed: int,
+    bounded: Tensor | None = None,
 ) -> tuple[Dense | Convolving, Tensor]:
-    """Networks and the weights that are released, for every pair of η and σ."""
+    """Networks and the weights that are released, for every pair of η and σ.
+
+    The multiplier is clipped where `bounded` says so; everywhere, if it is left out.
+    """
     x, y = train
     convolves = any(isinstance(m, nn.Conv2d) for m in model)
     nets = (Convolving if convolves else Dense)(model, len(lr))
     a, rho = rate.FORGOTTEN, rate.FORGOTTEN / lr.unsqueeze(1)
     multiplier, average = torch.zeros_like(nets.theta), torch.zeros_like(nets.theta)
     weight = rate.averaging(steps)
+    limit = torch.full((len(lr), 1), CLIP)
+    if bounded is not None:
+        limit[~bounded] = torch.inf
     coins = torch.Generator().manual_seed(seed)
     for step in range(steps):
         chosen = torch.rand(len(x), generator=coins) < batch / len(x)
@@ -147,7 +154,7 @@ def simulate(
         z = torch.randn(nets.theta.shape[1], generator=coins)
         noisy = 2 * a * total / batch + noise.unsqueeze(1) * z
         norms = multiplier.norm(dim=1, keepdim=True)
-        multiplier *= (CLIP / norms.clamp_min(1e-30)).clamp_max(1.0)
+        multiplier *= (limit / norms.clamp_min(1e-30)).clamp_max(1.0)
         direction = noisy + (2 * a - 1) * multiplier
         multiplier = (1 - a) * multiplier - noisy / 2
         nets.theta -= direction / rho

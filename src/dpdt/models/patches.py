@@ -42,6 +42,7 @@ SAMPLES = 100_000  # pieces that the whitening is computed from
 TRIES = 20  # pieces that are looked at for each atom, at most
 POWER, LEAST = 0.25, 0.01  # of the whitening of channels; λ as a share of the mean of v
 CHUNK = 64  # public images whose likenesses are in memory at once
+PLACES = 160  # of an image that are compared at once: what is in between stays in fast memory
 SIZE = 0.5  # of features, as a root mean square over public images
 MADE_UP, FROM_FOLDER = 1000, 2000  # images, the latter at most
 SEED = 0  # the same whatever the run's seed is: so runs share their features
@@ -198,14 +199,18 @@ class Patches(nn.Module):
     def _likeness(self, image: Tensor, views: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
         """How much each cell is like each atom, and like its negative: [cells, 2 · atoms]."""
         pieces = normalised(F.unfold(image[None], self.patch)[0]).t()
-        found = [self._pooled(torch.addmm(shift, pieces, f), c) for shift, f, c in views]
+        found = [self._pooled(pieces, *view) for view in views]
         return torch.stack(found).mean(0).sqrt_().transpose(0, 1).flatten(1)
 
-    def _pooled(self, r: Tensor, cells: Tensor) -> Tensor:
+    def _pooled(self, pieces: Tensor, shift: Tensor, filters: Tensor, cells: Tensor) -> Tensor:
         """Both thresholds of all places, averaged over cells: [2, cells, atoms]."""
-        α = self.threshold
-        above, below = r.clamp_min(α).sub_(α), r.clamp_max(-α).add_(α).neg_()
-        return torch.stack([cells @ above, cells @ below])
+        α, found = self.threshold, filters.new_zeros(2, len(cells), filters.shape[1])
+        parts = torch.split(pieces, PLACES), torch.split(cells, PLACES, dim=1)
+        for some, weights in zip(*parts, strict=True):
+            beyond = torch.addmm(shift - α, some, filters)  # r − α
+            found[0] += weights @ beyond.clamp_min(0.0)
+            found[1] -= weights @ beyond.add_(2.0 * α).clamp_max_(0.0)
+        return found
 
 
 class Patched(nn.Module):
