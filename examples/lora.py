@@ -5,8 +5,9 @@ is `AutoModelForSequenceClassification.from_pretrained("folder")`, and everythin
 is frozen is never touched by noise, and its pretraining data are not protected.
 
 The task: which of two topics is a text about? Most of its words are from the topic's own half of
-the vocabulary. Texts have different lengths, and the attention mask says where each ends. Tokens
-are no plain numbers, so the rule for the learning rate needs some public texts, without labels.
+the vocabulary. Texts have different lengths, and the attention mask says where each ends. The rule
+for the learning rate does not fit adapters, which start at 0. So this is DP-SGD, at the best of
+three rates that were tried on these made-up texts; on private ones that would cost privacy.
 """
 
 import torch
@@ -34,11 +35,10 @@ config = BertConfig(
 model = get_peft_model(
     BertForSequenceClassification(config), LoraConfig(task_type="SEQ_CLS", r=4, lora_alpha=8)
 )
-public = texts(100)
-del public["labels"]
 result = dpdt.train(
-    model, texts(2000), test=texts(500), public=public, epochs=8, batch_size=500, epsilon=8.0
-)
+    model, texts(2000), test=texts(500), epochs=8, batch_size=500, epsilon=8.0,
+    method="dpsgd", lr=5.0, clip=1.0,
+)  # fmt: skip
 trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
 print(f"accuracy {result.history[-1]['accuracy']:.3f} with {trained:,} trained parameters")
 print(result.privacy)

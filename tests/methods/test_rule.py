@@ -1,5 +1,6 @@
 """The defaults: a learning rate that fits the noise, for any model, and what speaks against it."""
 
+import contextlib
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -382,3 +383,22 @@ def test_the_defaults_learn_digits_without_any_tuning(hidden):
     )  # fmt: skip
     assert fitted.history[-1]["accuracy"] > 0.87
     assert fitted.privacy.epsilon <= 3.0
+
+
+@pytest.mark.parametrize(
+    ("start", "said"), [((1, 1), None), ((1, 0), "2.weight)"), ((0, 0), "0.weight and 1 more)")]
+)
+def test_weights_that_start_at_0_are_warned_of(start, said, recwarn):
+    """Adapters do. The rule measured a reach that they do not keep, and trained nothing."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+    for layer, scale in zip((model[0], model[2]), start, strict=True):
+        nn.init.normal_(layer.weight, std=scale)
+    with contextlib.suppress(InputError):  # where nothing depends on anything
+        prepare(model, (torch.randn(40, 6), torch.arange(40) % 3), noise=1.0, batch_size=20)
+    told = [str(w.message) for w in recwarn if "start at 0" in str(w.message)]
+    assert [f"(here {said}" in text for text in told] == ([True] if said else [])
+
+
+def test_a_linear_model_may_start_at_0(recwarn):
+    prepare(nn.Linear(6, 3), (torch.zeros(40, 6), torch.arange(40) % 3), noise=1.0, batch_size=20)
+    assert not [w for w in recwarn if "start at 0" in str(w.message)]

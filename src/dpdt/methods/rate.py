@@ -18,6 +18,7 @@ for them. Of private examples it sees only the shape.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,19 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False, grown: fl
             f"inputs; found gradients of norm {reach:g}, so give numbers for lr and penalty"
         )
     return reach
+
+
+def warn_of_zeros(model: nn.Module) -> None:
+    """Say so if layers of a network start at 0, as adapters do: their reach is still to come."""
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad and p.dim() > 1}
+    zero = [name for name, p in trained.items() if not bool(p.detach().any())]
+    if zero and len(trained) > 1:
+        warnings.warn(
+            f"method.lr: 'auto' does not fit networks with weights that start at 0 (here {zero[0]}"
+            f"{f' and {len(zero) - 1} more' if len(zero) > 1 else ''}), as adapters do: the rate "
+            "may be far too large; give lr and penalty, or use dpsgd",
+            stacklevel=2,
+        )
 
 
 def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool) -> Tensor:

@@ -57,6 +57,7 @@ class Ready:
         if plan.training.method.lr == AUTO:
             by_name = isinstance(take(data, torch.arange(1)), Mapping)
             linear = linear_layer(learner) is not None
+            rate.warn_of_zeros(learner)
             found = rate.reach_of(
                 learner,
                 rate.typical(inputs, data, learner),
