@@ -42,10 +42,12 @@ def _sizes(x: Tensor) -> tuple[int, int, int]:
     return x.shape[0], x.shape[1], x[0, 0].numel()
 
 
-def _dense(x: Tensor) -> Tensor:
-    """Without gaps, in the order that it has."""
-    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    return x if last else x.contiguous()
+def _dense(x: Tensor, like: Tensor | None = None) -> Tensor:
+    """Without gaps, in the order that it has, or that another has: kernels want one for all."""
+    like = x if like is None else like
+    last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if last else torch.contiguous_format
+    return x.contiguous(memory_format=order)
 
 
 class _Forward(torch.autograd.Function):
@@ -66,7 +68,7 @@ class _Forward(torch.autograd.Function):
             found = _Backward.apply(  # type: ignore[no-untyped-call]
                 slope, *ctx.saved_tensors, ctx.groups
             )
-        return found, slope, None, None, None, None
+        return found, slope if ctx.needs_input_grad[1] else None, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, tap: Any, *rest: Any) -> Any:
@@ -79,7 +81,7 @@ class _Backward(torch.autograd.Function):
         slope: Tensor, x: Tensor, mean: Tensor, spread: Tensor, weight: Any, groups: int
     ) -> Tensor:
         found: Tensor = torch.ops.aten.native_group_norm_backward(
-            _dense(slope), _dense(x), mean, spread, weight, *_sizes(x), groups,
+            _dense(slope, x), _dense(x), mean, spread, weight, *_sizes(x), groups,
             (True, False, False),
         )[0]  # fmt: skip
         return found
