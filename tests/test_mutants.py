@@ -153,13 +153,16 @@ class Given:
 
 
 class TestLattice:
-    def test_mean_and_noise_are_rounded_each_by_itself(self):
+    @pytest.mark.parametrize("last", [0.0, 2.0**-12])  # with entries off the lattice, and without
+    @pytest.mark.parametrize("each", [50, 30_000])  # in one stretch, and in several
+    def test_mean_and_noise_are_rounded_each_by_itself(self, last, each):
         generator = np.random.default_rng(0)
-        total, z = generator.standard_normal((2, 200)) * 3
-        s = np.repeat([2.0**-6, 2.0**-9, 0.0, 2.0**-30], 50)
+        total, z = generator.standard_normal((2, 4 * each)) * 3
+        s = np.repeat([2.0**-6, 2.0**-9, last, 2.0**-30], each)
         noisy = perturbed(
-            torch.from_numpy(total), divisor=7, noise=torch.full((200,), 0.3, dtype=torch.float64),
-            spacing=torch.from_numpy(s), source=Given(z),
+            torch.from_numpy(total), divisor=7,
+            noise=torch.full((4 * each,), 0.3, dtype=torch.float64),
+            spacing=torch.from_numpy(s), source=Given(z.copy()),
         )  # fmt: skip
         on = s > 0
         step = np.where(on, s, 1.0)
