@@ -813,7 +813,8 @@ class TestState:
     @pytest.mark.parametrize(
         ("before", "after"),
         [
-            ([], [1]), (None, ()), (1, True), (0.0, -0.0), ("1", 1), ({}, {"a": 1}),
+            ([], [1]), (None, ()), (1, True), (0.0, -0.0), (math.nan, 0.0), ("1", 1),
+            ({}, {"a": 1}),
             ([torch.zeros(5000)], [torch.zeros(5000).index_fill(0, torch.tensor(2500), 1.0)]),
         ],
     )  # fmt: skip

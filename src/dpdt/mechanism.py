@@ -142,8 +142,8 @@ class BoundedSum:
         if whole:
             norms.masked_fill_(~torch.isfinite(norms).all(1, keepdim=True), math.inf)
         norms, factors = self._factors(norms, rule)
+        broken = factors == 0.0  # what is not finite, also where it is not real: 0 · ∞ is no 0
         factors.masked_fill_(~real.unsqueeze(1), 0.0)
-        broken = factors == 0.0
         for part, block, total in parts:
             if bool(broken[:, block].any()):
                 part.clear(broken[:, block])

@@ -21,7 +21,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
@@ -192,16 +192,23 @@ class Correlated(Randomness):
 
 
 class Ahead:
-    """Draws that are made while something else is computed. They are handed out once."""
+    """Draws that are made while something else is computed. They are handed out once.
+
+    Few are made at once: another thread would take longer to begin with them.
+    """
 
     def __init__(self, source: Randomness, size: int):
         self._size = size
         assert source._here  # in a forked process it says so now, not on another thread
-        self._draws = _THREAD.submit(source.gaussian, size)
+        self._draws: Future[np.ndarray] | None = Future()
+        if size <= CACHED:
+            self._draws.set_result(source.gaussian(size))
+        else:
+            self._draws = _THREAD.submit(source.gaussian, size)
 
     def gaussian(self, size: int) -> np.ndarray:
         """The draws, when they are ready."""
-        draws, self._draws = self._draws, None  # type: ignore[assignment]
+        draws, self._draws = self._draws, None
         if draws is None or size != self._size:
             raise InputError(f"noise: {self._size} numbers were drawn, for one release alone")
         return draws.result()

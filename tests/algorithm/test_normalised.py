@@ -1,6 +1,7 @@
 """GroupNorm that is mapped gives what torch's own gives, in whatever order images lie."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -64,3 +65,12 @@ def test_a_layer_of_one_s_own_before_a_norm_is_written_out_beside_it():
     with torch.no_grad():
         how = ways.tapped(executor, batch, Scaled(), layout.columns)
     assert how.taps.homes.keys() == set(layout.names) - {"0.shift"}
+
+
+def test_weights_that_differ_by_micro_batch_are_refused():
+    def each(x, weight):
+        norm = SimpleNamespace(weight=weight, bias=None, num_groups=1, eps=1e-5)
+        return group_norm(norm, x, None)
+
+    with pytest.raises(RuntimeError, match="must be the same for all micro-batches"):
+        vmap(each)(torch.randn(2, 3, 4), torch.ones(2, 4))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,13 @@ class Batch:
     @cached_property
     def bounds(self) -> list[tuple[int, int]]:
         """Where every auxiliary's examples lie in `data`: (first, last + 1)."""
-        return list(pairwise(accumulate(self.sizes, initial=0)))
+        return [(a, a + size) for a, size in zip(self.starts.tolist(), self.sizes, strict=True)]
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Where every auxiliary's first example lies in `data`."""
+        sizes = np.array(self.sizes, dtype=np.int64)
+        return np.cumsum(sizes) - sizes
 
     def slice(self, first: int, last: int) -> Data:
         """The examples from `first` until before `last`."""

@@ -17,14 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from dpdt.algorithm.attention import attention
 from dpdt.algorithm.batch import Data, leaves, tree_map
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.randomness import Keyed
-from dpdt.algorithm.rules import no_foreign_rules
+from dpdt.algorithm.rules import no_foreign_rules, while_mapping
 
 Loss = Callable[[Any, Data], Tensor]  # (model, micro-batch) → mean loss, a scalar
+
+while_mapping(F, "scaled_dot_product_attention", attention)
 
 
 def linear_layer(model: nn.Module) -> nn.Linear | None:
@@ -72,9 +76,9 @@ def looped(model: nn.Module, loss: Loss, layout: Layout, data: Data, out: Tensor
 def mappable() -> Iterator[None]:
     """Let attention be mapped over examples, and no function by a rule of its own (rules.py).
 
-    vmap has a rule for attention as products, and none for its fused form. transformers look into
-    attention masks for a shorter way, which vmap forbids, unless they believe that they are traced.
-    The way that they then take is right for every mask.
+    Where fused kernels cannot be used (attention.py), attention is mapped as products.
+    transformers look into attention masks for a shorter way, which vmap forbids, unless they
+    believe that they are traced. The way that they then take is right for every mask.
     """
     masking: Any = sys.modules.get("transformers.masking_utils")
     before = getattr(masking, "is_tracing", None)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpdt.algorithm.rules import own_rule
+from dpdt.algorithm.rules import folded, own_rule
 
 
 def group_norm(module: nn.GroupNorm, x: Tensor, tap: Tensor | None) -> Tensor:
@@ -72,7 +72,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, tap: Any, *rest: Any) -> Any:
-        return _folded(_Forward, (in_dims[0], None, *in_dims[2:]), (x,), (None, *rest)), (0, 0, 0)
+        return folded(_Forward, (in_dims[0], None, *in_dims[2:]), (x,), (None, *rest)), (0, 0, 0)
 
 
 class _Backward(torch.autograd.Function):
@@ -96,19 +96,4 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
-        return _folded(_Backward, in_dims, given[:4], given[4:]), 0
-
-
-def _folded(function: Any, in_dims: Any, mapped: Any, rest: Any) -> Any:
-    """A function of examples on the examples of all micro-batches at once."""
-    if any(dim is not None for dim in in_dims[len(mapped) :]):
-        raise RuntimeError("the parameters of a norm differ by micro-batch")
-    size = next(t.shape[d] for t, d in zip(mapped, in_dims, strict=False) if d is not None)
-    moved = [
-        t.unsqueeze(0).expand(size, *t.shape) if d is None else t.movedim(d, 0)
-        for t, d in zip(mapped, in_dims, strict=False)
-    ]
-    found = function.apply(*(t.flatten(0, 1) for t in moved), *rest)
-    if isinstance(found, Tensor):
-        return torch.unflatten(found, 0, (size, -1))
-    return tuple(torch.unflatten(t, 0, (size, -1)) for t in found)
+        return folded(_Backward, in_dims, given[:4], given[4:]), 0

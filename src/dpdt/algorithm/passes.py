@@ -215,10 +215,12 @@ class Pass:
 
         If places are fixed, they are taken from where they are: who stands there never changes.
         """
-        size, bounds = max(self.batch.sizes), self.batch.bounds
+        size, first = max(self.batch.sizes), torch.from_numpy(self.batch.starts)
         if self.batch.fixed and len(places) == int(places[-1] - places[0]) + 1:
-            return self.batch.slice(bounds[int(places[0])][0], bounds[int(places[-1])][1])
-        first = torch.tensor([b[0] for b in bounds])
+            last = int(places[-1])
+            return self.batch.slice(
+                int(first[places[0]]), int(first[last]) + self.batch.sizes[last]
+            )
         filler = int(places[places >= 0][0])
         starts = first[torch.where(places >= 0, places, filler)]
         index = (starts.unsqueeze(1) + torch.arange(size)).flatten()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -152,11 +153,18 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are equal to the bit, NaN included."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    if a.device != b.device:
-        return torch.equal(as_bytes(a), as_bytes(b))
-    whole = WHOLE.get(a.element_size(), torch.uint8)
-    x, y = (t.detach().contiguous().flatten().view(whole) for t in (a, b))
-    return bool((x == y).all())  # torch.equal takes twice as long
+    if a.device == b.device and a.device.type != "cpu":  # where they are
+        whole = WHOLE.get(a.element_size(), torch.uint8)
+        x, y = (t.detach().contiguous().flatten().view(whole) for t in (a, b))
+        return bool((x == y).all())
+    # numpy compares several times as fast as torch
+    return np.array_equal(_words(a), _words(b))
+
+
+def _words(t: Tensor) -> np.ndarray:
+    """What a tensor holds, eight bytes at a time where there are whole ones."""
+    found: np.ndarray = as_bytes(t).numpy()
+    return found if found.size % 8 else found.view(np.int64)
 
 
 def made_up(data: Data, examples: int, seed: int = 0) -> Data:

@@ -28,7 +28,9 @@ from torch import Tensor, nn
 from dpdt.errors import Tainted as Tainted
 
 OWN = ("training",)  # attributes that say nothing about data, and that a loop may change
-PLAIN = (bool, int, float, str)
+UNSEEN = frozenset((*OWN, "_parameters", "_buffers", "_modules"))  # compared elsewhere, or not
+EXACT = (bool, int, str)
+PLAIN = (*EXACT, float)
 EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 PASSED_OVER = (
     nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType,
@@ -66,7 +68,7 @@ class Attributes:
                 key = next(k for k in both if not _same({k: table.get(k)}, {k: then.get(k)}))
                 if registered:
                     return f"buffer {f'{name}.{key}'.lstrip('.')!r}"
-                return f"attribute {key!r} of layer {name or 'model'!r}"
+                return _attribute(name, key)
         return None
 
     def refuse_buffers(self) -> None:
@@ -77,17 +79,21 @@ class Attributes:
     def refuse_content(self) -> None:
         """Refuse a pass that changed what an attribute holds, such as a list."""
         found = self._content()
-        for name in {**self.content, **found}:
-            if self.content.get(name) != found.get(name):
-                raise _changed(name)
+        for place in {**self.content, **found}:
+            if self.content.get(place) != found.get(place):
+                raise _changed(_attribute(*place))
 
-    def _content(self) -> dict[str, str]:
-        """A hash of every attribute, by name; small ones as they are, which is faster."""
+    def _content(self) -> dict[tuple[str, str], Any]:
+        """A hash of every attribute, by layer and name; plain ones as they are, which is faster.
+
+        What many layers share, such as the configuration of a transformer, is hashed once.
+        """
+        known: dict[int, str] = {}
         return {
-            f"attribute {key!r} of layer {name or 'model'!r}": _summary(value)
+            (name, key): _summary(value, known)
             for name, module in self.modules.items()
             for key, value in module.__dict__.items()
-            if key not in (*OWN, "_parameters", "_buffers", "_modules")
+            if key not in UNSEEN
         }
 
 
@@ -158,11 +164,24 @@ def _same(table: dict[str, Any], then: dict[str, Any]) -> bool:
     )
 
 
-def _summary(value: Any) -> str:
-    """What a value holds: as it is printed, if it is plain or empty, otherwise a hash."""
-    if value is None or type(value) in PLAIN or (type(value) in EMPTY and not value):
-        return f"{type(value).__qualname__} {value!r}"
-    return _digest(value)
+def _summary(value: Any, known: dict[int, str]) -> Any:
+    """What a value holds: its type and the value, if it is plain; of what is empty the type alone,
+    since it may be filled later; otherwise a hash.
+    """
+    kind = type(value)
+    if value is None or kind in EXACT:
+        return kind, value
+    if kind is float:  # as it is printed: NaN is equal to itself then, and −0 is not 0
+        return kind, repr(value)
+    if kind in EMPTY and not value:
+        return kind
+    if id(value) not in known:
+        known[id(value)] = _digest(value)
+    return known[id(value)]
+
+
+def _attribute(layer: str, key: str) -> str:
+    return f"attribute {key!r} of layer {layer or 'model'!r}"
 
 
 def _digest(value: Any) -> str:
