@@ -4,6 +4,9 @@ All methods run in one process and take turns, so that whatever else the machine
 alike. Each round gives one ratio a method; the median over rounds is reported, and the quartiles.
 
     make bench      or      python benchmarks/step.py [--case NAME] [--rounds N] [--threads N]
+
+With --profile it says instead where the time of a step goes: torch's operations by their own time,
+and the rest, which is Python, numpy and waiting for noise.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from dpdt.training.loop import prepare
 
 OUT = Path(__file__).parent / "out" / "step.json"
 TOKENS = 64
+PROFILED = 16  # lines of a profile
 Step = Callable[[], None]
 
 
@@ -315,14 +319,48 @@ def weigh(case: Case, rivals: bool, result: dict[str, Any]) -> None:
             result["peak_memory_mb"][name] = peak_mb(make)
 
 
+def profile(case: Case, rounds: int) -> None:
+    """Print what each step of ours takes beside plain SGD, in milliseconds, operation by operation.
+
+    Being watched costs each operation about a microsecond.
+    """
+    columns = {}
+    for name, make in makers(case, case.data(case.batch), rivals=False).items():
+        step = make()
+        step()
+        step()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            start = time.perf_counter()
+            for _ in range(rounds):
+                step()
+            whole = 1e3 * (time.perf_counter() - start) / rounds
+        own = {e.key: e.self_cpu_time_total / 1e3 / rounds for e in seen.key_averages()}
+        columns[name] = {"all": whole, "not torch": max(0.0, whole - sum(own.values())), **own}
+    most = {
+        op: max(own.get(op, 0.0) for own in columns.values())
+        for own in columns.values()
+        for op in own
+    }
+    split = f"K = {case.auxiliaries}" if case.auxiliaries else "per example"
+    print(f"\n{case.name}, batch {case.batch}, {split}: ms a step")
+    print(f"{'':36}" + "".join(f"{name:>20}" for name in columns))
+    for op in sorted(most, key=lambda op: -most[op])[:PROFILED]:
+        print(f"{op[:35]:36}" + "".join(f"{own.get(op, 0.0):20.2f}" for own in columns.values()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--case", action="append", choices=CASES, help="default: all")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1, help="that torch may use; default 1")
     parser.add_argument("--no-rivals", action="store_true", help="leave Opacus out")
+    parser.add_argument("--profile", action="store_true", help="say where the time goes instead")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.profile:
+        for name in options.case or CASES:
+            profile(CASES[name], options.rounds)
+        return
     OUT.parent.mkdir(exist_ok=True)
     results = []
     names = options.case or list(CASES)
