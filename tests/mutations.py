@@ -1158,8 +1158,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/rules.py",
         "who ends mapping lets the rules of others in",
-        "setattr(where, name, other if _mapping else before)",
-        "setattr(where, name, other if change > 0 else before)",
+        "_unless_foreign if _mapping else _INFO",
+        "_unless_foreign if change > 0 else _INFO",
         (HOSTILE,),
     ),
     Mutation(

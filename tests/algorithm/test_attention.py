@@ -138,3 +138,11 @@ def test_only_the_thread_that_maps_has_another_function(calls):
         assert not calls
     torch.testing.assert_close(found[0], expected)
     assert F.scaled_dot_product_attention is ORIGINAL
+
+
+def test_a_function_that_somebody_else_has_put_there_stays(monkeypatch):
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, k, v: v)
+    mine = F.scaled_dot_product_attention
+    with mappable():
+        assert F.scaled_dot_product_attention is mine
+    assert F.scaled_dot_product_attention is mine

@@ -46,12 +46,10 @@ def _unless_foreign(**given: Any) -> Any:
 def while_mapping(where: Any, name: str, other: Callable[..., Any]) -> None:
     """Let a function be another one inside `no_foreign_rules`, in every thread.
 
-    The other one must do what the function does in threads that are not `mapping_here`.
+    The other one must do what the function does in threads that are not `mapping_here`. A function
+    that somebody else has replaced is left alone.
     """
     _replaced.append((where, name, getattr(where, name), other))
-
-
-while_mapping(_torch, "VmapInfo", _unless_foreign)
 
 
 @contextmanager
@@ -76,8 +74,11 @@ def _count(change: int) -> None:
     global _mapping
     with _LOCK:
         _mapping += change
-        for where, name, before, other in _replaced:
-            setattr(where, name, other if _mapping else before)
+        _torch.VmapInfo = _unless_foreign if _mapping else _INFO
+        for where, name, *pair in _replaced:
+            now, other = pair if _mapping else reversed(pair)
+            if getattr(where, name) is now:
+                setattr(where, name, other)
 
 
 @contextmanager
