@@ -554,6 +554,16 @@ class TestPlaces:
         double = one.double()
         assert not same_bits(double, double * (1 + 2.0**-52))
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+    def test_bits_are_compared_to_the_last_however_many_there_are(self, dtype):
+        for size in range(1, 20):
+            a = torch.zeros(size, dtype=dtype)
+            b = a.clone()
+            b[-1] = 1
+            assert same_bits(a, a.clone())
+            assert not same_bits(a, b)
+            assert same_bits(a[:1].expand(size), a)  # strides of 0, of a single number too
+
     def test_examples_keep_to_the_places_of_their_number(self):
         numbers = [3, 19, 4, 35, 40, 51, 68, 67, 83, 99, 5]
         batch = Batch(

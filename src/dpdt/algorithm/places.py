@@ -146,7 +146,8 @@ class Digests:
 
 def as_bytes(t: Tensor) -> Tensor:
     """What a tensor holds, byte by byte."""
-    return t.detach().cpu().contiguous().flatten().view(torch.uint8)
+    flat = t.detach().cpu().contiguous().flatten()
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)  # a single number may have stride 0
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -51,6 +51,10 @@ class Attributes:
         ]
         self.content = self._content()
 
+    def described(self) -> dict[str, str]:
+        """What every attribute holds, in words that are the same in every process."""
+        return {_attribute(*place): str(summary) for place, summary in self.content.items()}
+
     def restore(self) -> None:
         """Set every attribute back, as a pass may have left something on the module."""
         for _, table, then in self.tables:

@@ -89,7 +89,7 @@ def key_of(model: nn.Module, settings: ModelSettings, part: Any) -> str:
     described = {
         "examples": fingerprint(part),
         "tensors": model_hash(nn.ModuleDict(children)),
-        "attributes": Attributes(model).content,
+        "attributes": Attributes(model).described(),
         "settings": asdict(settings),
         "code": code.hexdigest(),
         "versions": [f"{m.__name__} {m.__version__}" for m in (torch, *others)],
