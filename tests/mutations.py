@@ -1794,9 +1794,23 @@ ENGINES = [
     ),
     Mutation(
         "methods/rate.py",
+        "gradients on inputs of a known length are clipped as others",
+        "CLIP * math.hypot(length, 1.0) / UNIT",
+        "CLIP",
+        (PATCHES,),
+    ),
+    Mutation(
+        "methods/rate.py",
+        "made-up inputs are not as long as the real ones",
+        "F.normalize(found, dim=1) * length",
+        "found",
+        (PATCHES,),
+    ),
+    Mutation(
+        "methods/rate.py",
         "gradients on whitened inputs are clipped as others",
-        "return WHITENED_CLIP if whitened else CLIP",
-        "return CLIP",
+        "        return WHITENED_CLIP\n",
+        "        return CLIP\n",
         (RULE,),
     ),
     Mutation(
@@ -2655,8 +2669,8 @@ STEPS = [
     Mutation(
         "training/ready.py",
         "the learning rate is measured on private data",
-        "typical(inputs, data, learner)",
-        "typical(data[0], data, learner)",
+        "typical(inputs, data, learner,",
+        "typical(data[0], data, learner,",
         (RULE,),
     ),
     Mutation(
@@ -2857,7 +2871,7 @@ PLANS = [
     Mutation(
         "methods/problem.py",
         "any model is taken to be linear",
-        "linear=usual and trained_layer(model) is not None,",
+        "linear=usual and layer is not None,",
         "linear=usual,",
         (TOLD,),
     ),

@@ -55,9 +55,14 @@ def penalty(lr: float) -> float:
     return FORGOTTEN / lr
 
 
-def clip(*, whitened: bool) -> float:
-    """The bound on contributions. Inputs that were whitened are longer, and so are gradients."""
-    return WHITENED_CLIP if whitened else CLIP
+def clip(*, whitened: bool, length: float | None) -> float:
+    """The bound on contributions. Gradients of a linear model are as long as inputs and bias are.
+
+    Whitened inputs have a length of their own. Others have a known one, or count as of norm 1.
+    """
+    if whitened:
+        return WHITENED_CLIP
+    return CLIP if length is None else CLIP * math.hypot(length, 1.0) / UNIT
 
 
 def averaging(steps: int) -> float:
@@ -141,13 +146,14 @@ def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool
         ) from error
 
 
-def typical(public: Any, data: Any, model: nn.Module) -> Data:
+def typical(public: Any, data: Any, model: nn.Module, length: float | None = None) -> Data:
     """Some public inputs; if there are none, made-up ones of their shape.
 
-    Numbers are random from −1 to 1, and tokens are random among those that the model knows. All of
-    a text is attended to.
+    Numbers are random from −1 to 1, and then of the inputs' length if that is known. Tokens are
+    random among those that the model knows. All of a text is attended to.
     """
     import torch
+    from torch.nn import functional as F
 
     from dpdt.data.access import count, take
 
@@ -161,7 +167,8 @@ def typical(public: Any, data: Any, model: nn.Module) -> Data:
     def made_up(t: Any, name: str) -> Tensor:
         shape = (INPUTS, *t.shape[1:])
         if t.is_floating_point():
-            return torch.rand(shape, generator=generator).to(t) * 2.0 - 1.0
+            found = torch.rand(shape, generator=generator).to(t) * 2.0 - 1.0
+            return found if length is None else F.normalize(found, dim=1) * length
         if name != TOKENS:
             return torch.full(shape, int("mask" in name), dtype=t.dtype)
         if not tables:

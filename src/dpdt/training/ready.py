@@ -60,7 +60,7 @@ class Ready:
             rate.warn_of_zeros(learner)
             found = rate.reach_of(
                 learner,
-                rate.typical(inputs, data, learner),
+                rate.typical(inputs, data, learner, plan.problem.length),
                 by_name=by_name,
                 grown=1.0 if linear else rate.GROWN,
             )
