@@ -1794,6 +1794,20 @@ ENGINES = [
     ),
     Mutation(
         "methods/rate.py",
+        "the noise of a run is taken for smaller than it is",
+        "* lr / FORGOTTEN * (1.0 + later)",
+        "* lr / FORGOTTEN",
+        (RULE,),
+    ),
+    Mutation(
+        "training/ready.py",
+        "noise may destroy what a network with frozen weights knows",
+        "any(not p.requires_grad for p in learner.parameters())",
+        "False",
+        (RULE,),
+    ),
+    Mutation(
+        "methods/rate.py",
         "gradients on inputs of a known length are clipped as others",
         "CLIP * math.hypot(length, 1.0) / UNIT",
         "CLIP",
