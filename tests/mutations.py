@@ -1809,9 +1809,37 @@ ENGINES = [
     ),
     Mutation(
         "methods/rate.py",
+        "the noise of a run is taken for smaller than it is",
+        "* lr / FORGOTTEN * (1.0 + later)",
+        "* lr / FORGOTTEN",
+        (RULE,),
+    ),
+    Mutation(
+        "training/ready.py",
+        "noise may destroy what a network with frozen weights knows",
+        "any(not p.requires_grad for p in learner.parameters())",
+        "False",
+        (RULE,),
+    ),
+    Mutation(
+        "methods/rate.py",
+        "gradients on inputs of a known length are clipped as others",
+        "CLIP * math.hypot(length, 1.0) / UNIT",
+        "CLIP",
+        (PATCHES,),
+    ),
+    Mutation(
+        "methods/rate.py",
+        "made-up inputs are not as long as the real ones",
+        "F.normalize(found, dim=1) * length",
+        "found",
+        (PATCHES,),
+    ),
+    Mutation(
+        "methods/rate.py",
         "gradients on whitened inputs are clipped as others",
-        "return WHITENED_CLIP if whitened else CLIP",
-        "return CLIP",
+        "        return WHITENED_CLIP\n",
+        "        return CLIP\n",
         (RULE,),
     ),
     Mutation(
@@ -2670,8 +2698,8 @@ STEPS = [
     Mutation(
         "training/ready.py",
         "the learning rate is measured on private data",
-        "typical(inputs, data, learner)",
-        "typical(data[0], data, learner)",
+        "typical(inputs, data, learner,",
+        "typical(data[0], data, learner,",
         (RULE,),
     ),
     Mutation(
@@ -2872,7 +2900,7 @@ PLANS = [
     Mutation(
         "methods/problem.py",
         "any model is taken to be linear",
-        "linear=usual and trained_layer(model) is not None,",
+        "linear=usual and layer is not None,",
         "linear=usual,",
         (TOLD,),
     ),

@@ -102,7 +102,9 @@ def test_every_preset(preset, method):
     assert_same(config.plan_of(chosen), done)
 
 
-@pytest.mark.parametrize("name", ["linear", "mlp", "cnn", "resnet18", "scatter", "vit-small"])
+@pytest.mark.parametrize(
+    "name", ["linear", "mlp", "cnn", "resnet18", "scatter", "patches", "vit-small"]
+)
 @pytest.mark.parametrize("augment", [False, True])
 def test_a_problem_is_equal_from_a_configuration_and_from_a_model(name, augment):
     sets = ("data.name=cifar10", f"model.name={name}", f"train.augment={str(augment).lower()}")

@@ -1,6 +1,5 @@
 """The defaults: a learning rate that fits the noise, for any model, and what speaks against it."""
 
-import contextlib
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, jacrev
+from torch.func import functional_call, jacrev, jvp
 
 import dpdt
 from dpdt import config, data
@@ -122,11 +121,12 @@ def test_reach_of_a_linear_model_is_that_of_its_inputs():
     assert reach(nn.Linear(6, 3), X) == pytest.approx(float(squares.mean().sqrt()), rel=1e-5)
 
 
-def test_private_examples_are_not_looked_at():
+@pytest.mark.parametrize("make", [network, lambda: Adapted()], ids=["all", "adapters"])
+def test_private_examples_are_not_looked_at(make):
     found = []
     for shift in (0.0, 100.0):
         torch.manual_seed(0)
-        step, _ = prepare(network(), (X + shift, Y), epsilon=3.0, epochs=2, batch_size=20)
+        step, _ = prepare(make(), (X + shift, Y), epsilon=3.0, epochs=2, batch_size=20)
         found.append(step.plan.at(0))
     assert found[0] == found[1]
 
@@ -385,20 +385,91 @@ def test_the_defaults_learn_digits_without_any_tuning(hidden):
     assert fitted.privacy.epsilon <= 3.0
 
 
-@pytest.mark.parametrize(
-    ("start", "said"), [((1, 1), None), ((1, 0), "2.weight)"), ((0, 0), "0.weight and 1 more)")]
-)
-def test_weights_that_start_at_0_are_warned_of(start, said, recwarn):
-    """Adapters do. The rule measured a reach that they do not keep, and trained nothing."""
-    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
-    for layer, scale in zip((model[0], model[2]), start, strict=True):
-        nn.init.normal_(layer.weight, std=scale)
-    with contextlib.suppress(InputError):  # where nothing depends on anything
-        prepare(model, (torch.randn(40, 6), torch.arange(40) % 3), noise=1.0, batch_size=20)
-    told = [str(w.message) for w in recwarn if "start at 0" in str(w.message)]
-    assert [f"(here {said}" in text for text in told] == ([True] if said else [])
+# networks that were trained before
 
 
-def test_a_linear_model_may_start_at_0(recwarn):
-    prepare(nn.Linear(6, 3), (torch.zeros(40, 6), torch.arange(40) % 3), noise=1.0, batch_size=20)
-    assert not [w for w in recwarn if "start at 0" in str(w.message)]
+class Adapted(nn.Module):
+    """A layer with an adapter of rank 4, which starts as a product with 0, and a head."""
+
+    def __init__(self, *, frozen=True):
+        super().__init__()
+        self.base = nn.Linear(6, 20).requires_grad_(not frozen)
+        self.first, self.second = nn.Linear(6, 4, bias=False), nn.Linear(4, 20, bias=False)
+        nn.init.zeros_(self.second.weight)
+        self.head = nn.Linear(20, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.base(x) + 8.0 * self.second(self.first(x))))
+
+
+OPTIONS = {"noise": 1e-3, "epochs": 100, "batch_size": 20}
+
+
+def by_the_law(model):
+    """η of networks, of which no weights are frozen."""
+    inputs = typical(None, (X, Y), model)
+    return fitting(1e-3, 300, reach(model, inputs, grown=rate.GROWN), linear=False)
+
+
+def test_noise_leaves_what_a_network_with_adapters_knows():
+    """At the rate, the noise of a run is as much linear as not in what it does to outputs.
+
+    The rate used to be the law's, at which noise destroyed a pretrained network.
+    """
+    torch.manual_seed(0)
+    model = Adapted()
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    lr = prepare(model, (X, Y), **OPTIONS)[0].plan.at(0).lr
+    assert lr < 0.6 * by_the_law(model)
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+    assert all(m.training for m in model.modules())
+    theta = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    inputs = typical(None, (X, Y), model)
+    start, linear, beyond = model(inputs), 0.0, 0.0
+    for _ in range(50):
+        z = {n: torch.randn_like(p) * 50 * 1e-3 * 300**0.5 * lr for n, p in theta.items()}
+        _, slope = jvp(lambda t: functional_call(model, t, (inputs,)), (theta,), (z,))
+        moved = functional_call(model, {n: p + z[n] for n, p in theta.items()}, (inputs,)) - start
+        linear += float(slope.square().sum())
+        beyond += float((moved - slope).square().sum())
+    assert (beyond / linear) ** 0.5 == pytest.approx(1.0, abs=0.25)
+
+
+def test_others_keep_the_rate_of_networks():
+    """All of it is trained; or what is trained is a linear layer, through which noise is linear."""
+    torch.manual_seed(0)
+    head = Adapted()
+    for layer in (head.first, head.second):
+        layer.requires_grad_(False)
+    for model in (Adapted(frozen=False), head):
+        step, _ = prepare(model, (X, Y), **OPTIONS)
+        assert step.plan.at(0).lr == pytest.approx(by_the_law(model))
+
+
+def test_a_product_bears_noise_as_large_as_its_first_factor():
+    """(second · first)x from second = 0: of noise z in both, z₂·first·x is linear and z₂z₁x not."""
+    first, second = nn.Linear(500, 40, bias=False), nn.Linear(40, 300, bias=False)
+    nn.init.normal_(first.weight, std=0.02)
+    nn.init.zeros_(second.weight)
+    product = nn.Sequential(first, second)
+    inputs = torch.randn(16, 500)
+    assert 0.1 * rate.bearable(product, inputs, 0.1) == pytest.approx(0.02, rel=0.15)
+    assert rate.bearable(product, inputs, 0.015) == 1.0
+    assert rate.bearable(second, torch.randn(16, 40), 1e6) == 1.0
+    assert rate.bearable(product, inputs, 1e30) == rate.LEAST  # where outputs are not finite
+
+
+@pytest.mark.parametrize(("noise", "share"), [(1e-4, 1.0), (5e-3, 0.308)])
+def test_noise_moves_parameters_as_far_as_the_rule_takes_it_to(noise, share):
+    """Through the engine. Of larger noise a multiplier that is clipped leaves a share."""
+    model = nn.Linear(1500, 2)
+    nn.init.zeros_(model.weight)
+    step, loader = prepare(
+        model, (torch.zeros(10, 1500), torch.arange(10) % 2), noise=noise, clip=0.1, lr=0.3,
+        penalty=0.1 / 0.3, epochs=200, batch_size=10, averaging=0.0,
+    )  # fmt: skip
+    for batch in loader:
+        step(batch)
+    assert float(model.weight.detach().std()) == pytest.approx(step.plan.moved(), rel=0.1)
+    unclipped = 50 * noise * 200**0.5 * 0.3
+    assert step.plan.moved() == pytest.approx(unclipped * share, rel=0.02)

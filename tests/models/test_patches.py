@@ -1,5 +1,7 @@
 """Features from patches: by their definition, of one image at a time, from public images alone."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +10,14 @@ from PIL import Image
 import dpdt
 from dpdt import data, models
 from dpdt.config import load as configured
+from dpdt.config import plan_of
 from dpdt.data import cache
 from dpdt.data.images import shaped
 from dpdt.errors import InputError
-from dpdt.models.patches import ALIKE, SIZE, Patches, made_up, normalised
+from dpdt.methods import rate
+from dpdt.models import describe
+from dpdt.models.describe import SIZE
+from dpdt.models.patches import ALIKE, Patches, made_up, normalised
 from dpdt.models.settings import ModelSettings as Model
 from dpdt.training import run as running
 
@@ -198,6 +204,36 @@ def test_without_public_images_made_up_ones_stand_in(monkeypatch):
     expected.learn_(made_up((1, 8, 8)))
     for name, tensor in expected.state_dict().items():
         assert torch.equal(tensor, learnt[f"features.{name}"]), name
+
+
+def test_without_public_images_clip_and_rate_follow_the_length_of_features():
+    """They are made to be so long. A clip for inputs of norm 1 left only their direction."""
+    config = configured("digits", (*SMALL, "data.public=0"), None)
+    step, _ = running.Assembled.of(config, None, None).prepare(config, False)
+    features = 3 * 3 * 2 * 6
+    reach = math.sqrt(SIZE**2 * features + 1.0)
+    setting = step.plan.at(0)
+    assert setting.clip == pytest.approx((0.1 * reach / math.sqrt(2.0),))
+    lr = rate.fitting(setting.noise[0], step.plan.steps, reach, linear=True)
+    assert setting.lr == pytest.approx(lr, rel=1e-4)
+    module = patches((1, 8, 8), size=6, patch=3, grid=3, threshold=1.0)
+    module.learn_(made_up((1, 8, 8)))
+    lengths = module(made_up((1, 8, 8))).float().norm(dim=1)
+    assert float(lengths.square().mean().sqrt()) == pytest.approx(describe.length(features), 0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "clip"),
+    [
+        (("data.public=30",), 0.3),
+        (("data.public=30", "method.preconditioner=identity"), 0.1),
+        (("data.public=0", "train.augment=true"), 0.1),
+        (("data.public=0", "model.name=linear"), 0.1),
+        (("data.public=0", "method.clip=0.7"), 0.7),
+    ],
+)
+def test_the_clip_stays_as_it_is_elsewhere(options, clip):
+    assert plan_of(configured("digits", (*SMALL, *options), None)).at(0).clip == (clip,)
 
 
 def pictures(folder, number, seed=0):

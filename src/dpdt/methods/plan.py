@@ -6,6 +6,7 @@ the plan gave to the ledger.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -95,9 +96,19 @@ class Plan:
 
         Clip and noise stay as they are, so what is guaranteed does not change.
         """
+        return self.at_rate(rate.fitting(self._noise, self.steps, reach, linear=linear))
+
+    @property
+    def _noise(self) -> float:
+        """σ of a step; under correlated noise that of the sum of all steps, divided by √T."""
         assert self.recipe is not None
-        noise = self.recipe.noise[0] * bands.relief(self)
-        return self.at_rate(rate.fitting(noise, self.steps, reach, linear=linear))
+        return self.recipe.noise[0] * bands.relief(self)
+
+    def moved(self) -> float:
+        """What the noise of all steps moves an entry of θ by, as a standard deviation."""
+        assert self.recipe is not None
+        norm = self._noise * math.sqrt(self.problem.size) / self.recipe.clip[0]
+        return rate.moved(self._noise, self.steps, self.recipe.lr, norm)
 
     def at_rate(self, lr: float) -> Plan:
         """The plan with this learning rate, and the penalty that goes with it."""

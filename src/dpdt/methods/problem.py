@@ -28,6 +28,7 @@ class Problem:
     bounds: Bounds | None = None  # on gradients, if the model's construction gives any
     public: int = 0  # number of public examples
     linear: bool = False  # one linear layer with a bias, under cross-entropy
+    length: float | None = None  # of inputs, if the model's construction makes them so long
 
     def blocks(self, granularity: str) -> Blocks:
         """What is clipped together."""
@@ -47,13 +48,15 @@ class Problem:
         from dpdt.models.loss import default_loss
         from dpdt.models.networks import bounds_of
 
+        layer = trained_layer(model)
         usual = loss is default_loss  # of a loss of the user's own nothing is known
         return cls(
             examples=count(data),
             parameters=tuple(parameters_of(model)),
             bounds=bounds_of(model) if usual and _has_class_numbers(data) else None,
             public=0 if public is None else count(public),
-            linear=usual and trained_layer(model) is not None,
+            linear=usual and layer is not None,
+            length=getattr(layer, "input_length", None),
         )
 
 

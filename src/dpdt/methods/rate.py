@@ -11,6 +11,11 @@ network that must learn features needs a way to go, whatever the noise. Its η i
 the exponents and the number were fitted to many small problems (benchmarks/rates.py), on training
 parts alone. docs/results.md shows how well both do.
 
+A network with frozen weights, as one with adapters, was trained before, and the noise must leave
+what it knows. Reach does not show whether it does: an adapter is a product with one factor 0, and
+noise in both factors is quadratic. So noise is tried out, and η is lowered until what the noise
+does to the outputs is at least as much linear in it as not.
+
 Guarantees: the rule looks at the initial model, and at public inputs or random ones that stand in
 for them. Of private examples it sees only the shape.
 """
@@ -18,8 +23,8 @@ for them. Of private examples it sees only the shape.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dpdt.errors import InputError
@@ -37,6 +42,7 @@ AVERAGED = 0.04  # the share of a run that averages go over
 NETWORK, NETWORK_FASTEST = 0.6, 16.0  # of a network: η·√(σ·T·reach), and at most η·reach
 GROWN = 2.0  # times a network's weights, when its reach is measured
 INPUTS = 32  # on which the reach is measured
+TRIALS, LEAST, SEARCH = 2, 1 / 64, 6  # draws of noise, the least share of it, steps of bisection
 TOKENS = "input_ids"  # what tokens are called among inputs with names
 
 
@@ -50,14 +56,30 @@ def fitting(noise: float, steps: int, reach: float, *, linear: bool) -> float:
     return min(NETWORK_FASTEST / reach, NETWORK / spread if spread else math.inf)
 
 
+def moved(noise: float, steps: int, lr: float, norm: float) -> float:
+    """What the noise of all steps moves an entry of θ by, as a standard deviation.
+
+    It is σ√T/(2ρ²η), unless the multiplier is clipped. With `norm`, a step's whole noise in units
+    of C, a multiplier of noise alone settles at the norm √((1 − ρη)² + norm²/4) · C.
+    """
+    kept = min(1.0, 1.0 / math.hypot(1.0 - FORGOTTEN, norm / 2))  # of the multiplier, by its clip
+    later = (1.0 - 2 * FORGOTTEN) * kept / 2 / (1.0 - (1.0 - FORGOTTEN) * kept)
+    return noise * math.sqrt(steps) * lr / FORGOTTEN * (1.0 + later)
+
+
 def penalty(lr: float) -> float:
     """The penalty that goes with a learning rate: ρη is fixed."""
     return FORGOTTEN / lr
 
 
-def clip(*, whitened: bool) -> float:
-    """The bound on contributions. Inputs that were whitened are longer, and so are gradients."""
-    return WHITENED_CLIP if whitened else CLIP
+def clip(*, whitened: bool, length: float | None) -> float:
+    """The bound on contributions. Gradients of a linear model are as long as inputs and bias are.
+
+    Whitened inputs have a length of their own. Others have a known one, or count as of norm 1.
+    """
+    if whitened:
+        return WHITENED_CLIP
+    return CLIP if length is None else CLIP * math.hypot(length, 1.0) / UNIT
 
 
 def averaging(steps: int) -> float:
@@ -74,20 +96,15 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False, grown: fl
     """
     import torch
 
-    from dpdt.algorithm.batch import tree_map
     from dpdt.algorithm.layout import in_float64
     from dpdt.data.access import count, take
 
     generator = torch.Generator().manual_seed(0)
-    own = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    theta = {n: (p.detach() * grown).requires_grad_() for n, p in own.items()}
+    theta = {n: (p * grown).requires_grad_() for n, p in _trained(model).items()}
     trained = list(theta.values())
-    like = trained[0]
-    inputs = tree_map(lambda t: t.to(like if t.is_floating_point() else like.device), inputs)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    inputs = _like(trained[0], inputs)
     squares = []
-    try:
+    with _evaluating(model):
         for i in range(count(inputs)):
             with torch.enable_grad():
                 outputs = _outputs(model, theta, take(inputs, torch.tensor([i])), by_name)
@@ -96,9 +113,6 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False, grown: fl
             gradients = torch.autograd.grad(total, trained, allow_unused=True)
             found = sum(float(in_float64(g).square().sum()) for g in gradients if g is not None)
             squares.append(found / outputs.numel())
-    finally:
-        for module, training in modes:
-            module.training = training
     reach = math.sqrt(sum(squares) / len(squares))
     if not 0.0 < reach < math.inf:
         raise InputError(
@@ -108,17 +122,69 @@ def reach_of(model: nn.Module, inputs: Data, *, by_name: bool = False, grown: fl
     return reach
 
 
-def warn_of_zeros(model: nn.Module) -> None:
-    """Say so if layers of a network start at 0, as adapters do: their reach is still to come."""
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad and p.dim() > 1}
-    zero = [name for name, p in trained.items() if not bool(p.detach().any())]
-    if zero and len(trained) > 1:
-        warnings.warn(
-            f"method.lr: 'auto' does not fit networks with weights that start at 0 (here {zero[0]}"
-            f"{f' and {len(zero) - 1} more' if len(zero) > 1 else ''}), as adapters do: the rate "
-            "may be far too large; give lr and penalty, or use dpsgd",
-            stacklevel=2,
-        )
+def bearable(model: nn.Module, inputs: Data, deviation: float, *, by_name: bool = False) -> float:
+    """The share of noise of this deviation in all of θ that goes through a network almost linearly.
+
+    That is, what it does to the outputs beyond its linear part is no more than that part, as root
+    mean squares over inputs, outputs and a few draws from a public seed. The linear part is that
+    of the least noise that is tried.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    theta = _trained(model)
+    inputs = _like(next(iter(theta.values())), inputs)
+    draws = [
+        {n: torch.randn(p.shape, generator=generator).to(p) * deviation for n, p in theta.items()}
+        for _ in range(TRIALS)
+    ]
+    with _evaluating(model), torch.no_grad():
+        start = _outputs(model, theta, inputs, by_name)
+
+        def slopes(share: float) -> Tensor:
+            """The change of the outputs for each draw, divided by the share of it that made it."""
+            noisy = [{n: p + share * z[n] for n, p in theta.items()} for z in draws]
+            found = [_outputs(model, some, inputs, by_name) - start for some in noisy]
+            return torch.stack(found).cpu().double() / share
+
+        linear = slopes(LEAST)
+
+        def bears(share: float) -> bool:
+            return float((slopes(share) - linear).norm()) <= float(linear.norm())
+
+        if bears(1.0):
+            return 1.0
+        low, high = LEAST, 1.0
+        for _ in range(SEARCH):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if bears(middle) else (low, middle)
+    return low
+
+
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    return {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+
+
+def _like(parameter: Tensor, inputs: Data) -> Data:
+    """Inputs where the parameters are, and as precise."""
+    from dpdt.algorithm.batch import tree_map
+
+    def moved(t: Tensor) -> Tensor:
+        return t.to(parameter if t.is_floating_point() else parameter.device)
+
+    return tree_map(moved, inputs)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """All modules as in use, and afterwards as they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool) -> Tensor:
@@ -131,7 +197,7 @@ def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool
         outputs: Tensor = getattr(found, "logits", found)
         if not isinstance(outputs, torch.Tensor):
             raise TypeError(f"it gives a {type(outputs).__name__}, not one tensor")
-        if not outputs.requires_grad:
+        if torch.is_grad_enabled() and not outputs.requires_grad:
             raise TypeError("its outputs do not depend on what is trained")
         return outputs
     except Exception as error:  # a model of the user's own can fail in any way
@@ -141,13 +207,14 @@ def _outputs(model: nn.Module, theta: dict[str, Tensor], one: Any, by_name: bool
         ) from error
 
 
-def typical(public: Any, data: Any, model: nn.Module) -> Data:
+def typical(public: Any, data: Any, model: nn.Module, length: float | None = None) -> Data:
     """Some public inputs; if there are none, made-up ones of their shape.
 
-    Numbers are random from −1 to 1, and tokens are random among those that the model knows. All of
-    a text is attended to.
+    Numbers are random from −1 to 1, and then of the inputs' length if that is known. Tokens are
+    random among those that the model knows. All of a text is attended to.
     """
     import torch
+    from torch.nn import functional as F
 
     from dpdt.data.access import count, take
 
@@ -161,7 +228,8 @@ def typical(public: Any, data: Any, model: nn.Module) -> Data:
     def made_up(t: Any, name: str) -> Tensor:
         shape = (INPUTS, *t.shape[1:])
         if t.is_floating_point():
-            return torch.rand(shape, generator=generator).to(t) * 2.0 - 1.0
+            found = torch.rand(shape, generator=generator).to(t) * 2.0 - 1.0
+            return found if length is None else F.normalize(found, dim=1) * length
         if name != TOKENS:
             return torch.full(shape, int("mask" in name), dtype=t.dtype)
         if not tables:

@@ -110,6 +110,13 @@ def bounds(model: ModelSettings) -> Bounds | None:
     return linear_bounds(model.radius) if bounded and model.radius else None
 
 
+def length(model: ModelSettings, augment: bool) -> float | None:
+    """How long the inputs of what is trained are made to be, if the model's construction says."""
+    if model.name != "patches" or not has_features(model, augment):
+        return None
+    return describe.length(describe.patched(model.dictionary, model.channels, model.grid))
+
+
 def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
     """Build a model, initialised from a public seed."""
     check(model, facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from dpdt.algorithm.blocks import Parameter
@@ -9,6 +10,7 @@ from dpdt.algorithm.blocks import Parameter
 GPT2 = {"gpt2": (12, 768), "gpt2-medium": (24, 1024)}  # layers, width
 VIT_LAYERS, VIT_PATCH = 12, 16
 PATCH = 6  # the side of the pieces that a dictionary has
+SIZE = 0.5  # of features from patches, as a root mean square over public or made-up images
 CNN_LEAST = 14  # the smallest side of which the small CNN leaves anything
 CONVNET, CONVNET_SIDE = (16, 32), 4  # channels, and the side that images are averaged down to
 
@@ -103,9 +105,19 @@ def learning(dictionary: int) -> int:
     return 3 * 8 * (2 * dictionary) ** 2
 
 
+def patched(dictionary: int, wanted: int, grid: int) -> int:
+    """The number of features from patches."""
+    return channels(dictionary, wanted) * grid**2
+
+
+def length(features: int) -> float:
+    """How long the features of an image from patches are made to be."""
+    return SIZE * math.sqrt(features)
+
+
 def patches(dictionary: int, wanted: int, grid: int, classes: int) -> list[Parameter]:
     """A linear head on features from patches, which are fixed."""
-    return _linear("head", channels(dictionary, wanted) * grid**2, classes)
+    return _linear("head", patched(dictionary, wanted, grid), classes)
 
 
 def vit(

@@ -43,7 +43,6 @@ TRIES = 20  # pieces that are looked at for each atom, at most
 POWER, LEAST = 0.25, 0.01  # of the whitening of channels; λ as a share of the mean of v
 CHUNK = 64  # public images whose likenesses are in memory at once
 PLACES = 160  # of an image that are compared at once: what is in between stays in fast memory
-SIZE = 0.5  # of features, as a root mean square over public images
 MADE_UP, FROM_FOLDER = 1000, 2000  # images, the latter at most
 SEED = 0  # the same whatever the run's seed is: so runs share their features
 
@@ -150,7 +149,7 @@ class Patches(nn.Module):
         least = LEAST * values.mean().clamp_min(1e-12)
         factors = (values + least) ** -POWER
         size = (values * factors.square()).mean().sqrt().clamp_min(1e-12)
-        self.channels.copy_(directions * (factors * SIZE / size))
+        self.channels.copy_(directions * (factors * describe.SIZE / size))
         self.offset.copy_(mean.float() @ self.channels)
 
     def _some(self, image: Tensor, number: int) -> Tensor:
@@ -220,6 +219,7 @@ class Patched(nn.Module):
         super().__init__()
         self.features = features
         self.head = nn.Linear(features.offset.numel(), classes)
+        self.head.input_length = describe.length(self.head.in_features)  # type: ignore[assignment]
 
     @classmethod
     def of(cls, model: ModelSettings, facts: Facts) -> Patched:

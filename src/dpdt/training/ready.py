@@ -57,14 +57,13 @@ class Ready:
         if plan.training.method.lr == AUTO:
             by_name = isinstance(take(data, torch.arange(1)), Mapping)
             linear = linear_layer(learner) is not None
-            rate.warn_of_zeros(learner)
-            found = rate.reach_of(
-                learner,
-                rate.typical(inputs, data, learner),
-                by_name=by_name,
-                grown=1.0 if linear else rate.GROWN,
-            )
-            plan = plan.tuned(found, linear=linear)
+            shown = rate.typical(inputs, data, learner, plan.problem.length)
+            grown = 1.0 if linear else rate.GROWN
+            reach = rate.reach_of(learner, shown, by_name=by_name, grown=grown)
+            plan = plan.tuned(reach, linear=linear)
+            if not linear and any(not p.requires_grad for p in learner.parameters()):
+                share = rate.bearable(learner, shown, plan.moved(), by_name=by_name)
+                plan = plan.at_rate(plan.at(0).lr * share)
         return cls(learner=learner, data=data, plan=plan, whitened=whitened, identity=identity)
 
 

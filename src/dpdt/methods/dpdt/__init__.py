@@ -137,7 +137,11 @@ class Dpdt(Method):
                 "data.public: preconditioner 'public' needs public examples; give their number, "
                 "or public=… in Python"
             )
-        clip = rate.clip(whitened=name == PUBLIC) if self.clip == AUTO else self.clip
+        clip = self.clip
+        if clip == AUTO:
+            # measured where there are no public inputs, and taken there alone
+            length = None if problem.public else problem.length
+            clip = rate.clip(whitened=name == PUBLIC, length=length)
         return replace(self, preconditioner=name, clip=clip)
 
     def number_of_auxiliaries(self, problem: Problem, train: TrainSettings) -> int:
