@@ -473,3 +473,16 @@ def test_noise_moves_parameters_as_far_as_the_rule_takes_it_to(noise, share):
     assert float(model.weight.detach().std()) == pytest.approx(step.plan.moved(), rel=0.1)
     unclipped = 50 * noise * 200**0.5 * 0.3
     assert step.plan.moved() == pytest.approx(unclipped * share, rel=0.02)
+
+
+@pytest.mark.parametrize(("start", "said"), [((1, 1), None), ((1, 0), "2.weight)")])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_weights_that_start_at_0_are_warned_of(start, said, frozen, recwarn):
+    """Unless others are frozen: then noise is tried."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3), nn.Linear(3, 3))
+    for layer, scale in zip((model[0], model[2]), start, strict=True):
+        nn.init.normal_(layer.weight, std=scale)
+    model[3].requires_grad_(not frozen)
+    prepare(model, (torch.randn(40, 6), torch.arange(40) % 3), noise=1.0, batch_size=20)
+    told = [str(w.message) for w in recwarn if "start at 0" in str(w.message)]
+    assert [f"(here {said}" in text for text in told] == ([True] if said and not frozen else [])

@@ -23,6 +23,7 @@ for them. Of private examples it sees only the shape.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -159,6 +160,19 @@ def bearable(model: nn.Module, inputs: Data, deviation: float, *, by_name: bool 
             middle = math.sqrt(low * high)
             low, high = (middle, high) if bears(middle) else (low, middle)
     return low
+
+
+def warn_of_zeros(model: nn.Module) -> None:
+    """Say so if layers of a network start at 0: their reach is still to come."""
+    weights = {name: p for name, p in _trained(model).items() if p.dim() > 1}
+    zero = [name for name, p in weights.items() if not bool(p.any())]
+    if zero and len(weights) > 1:
+        warnings.warn(
+            f"method.lr: 'auto' was not tried on networks with weights that start at 0 (here "
+            f"{zero[0]}{f' and {len(zero) - 1} more' if len(zero) > 1 else ''}): the rate may be "
+            "far too large; give lr and penalty, or use dpsgd",
+            stacklevel=2,
+        )
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:

@@ -61,9 +61,11 @@ class Ready:
             grown = 1.0 if linear else rate.GROWN
             reach = rate.reach_of(learner, shown, by_name=by_name, grown=grown)
             plan = plan.tuned(reach, linear=linear)
-            if not linear and any(not p.requires_grad for p in learner.parameters()):
+            if any(not p.requires_grad for p in learner.parameters()) and not linear:
                 share = rate.bearable(learner, shown, plan.moved(), by_name=by_name)
                 plan = plan.at_rate(plan.at(0).lr * share)
+            else:
+                rate.warn_of_zeros(learner)
         return cls(learner=learner, data=data, plan=plan, whitened=whitened, identity=identity)
 
 
