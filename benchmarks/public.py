@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from dpdt import data, train
 from dpdt.methods.dpdt.whitening import NORM, Whitening
-from dpdt.models.loss import accuracy
+from dpdt.models.metrics import accuracy
 
 OUT = Path(__file__).parent / "out" / "public.jsonl"
 PUBLIC, HELD, DELTA = 270, 6_000, 1e-5

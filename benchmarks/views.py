@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from dpdt import data, train
-from dpdt.models.loss import accuracy
+from dpdt.models.metrics import accuracy
 from dpdt.models.networks import cnn
 
 OUT = Path(__file__).parent / "out" / "views.jsonl"
