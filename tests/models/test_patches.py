@@ -22,8 +22,8 @@ def images(number, *shape, seed=0):
 
 def patches(shape=(3, 12, 10), *, learnt=5, **given):
     """A module that has learnt from some images."""
-    options = {"size": 7, "patch": 4, "grid": 2, "threshold": 0.5, "mirror": True, "seed": 0}
-    options |= {"channels": 2 * given.get("size", 7), **given}
+    options = {"size": 7, "patch": 4, "grid": 2, "threshold": 0.5, "whitening": 0.1}
+    options |= {"mirror": True, "seed": 0, "channels": 2 * given.get("size", 7), **given}
     module = Patches(shape, **options)
     module.learn_(images(learnt, *shape))
     return module
@@ -140,17 +140,18 @@ def test_atoms_have_norm_one_and_are_not_alike():
     assert float(alike.fill_diagonal_(0).max()) <= ALIKE + 1e-6
 
 
-def test_whitening_evens_out_directions():
-    """A direction of variance v is left with v/(v + 0.1)."""
+@pytest.mark.parametrize("whitening", [0.1, 2.0])
+def test_whitening_evens_out_directions(whitening):
+    """A direction of variance v is left with v/(v + whitening)."""
     smooth = torch.nn.functional.avg_pool2d(images(300, 1, 20, 20), 5, 1)
-    module = patches((1, 16, 16), size=5)
+    module = patches((1, 16, 16), size=5, whitening=whitening)
     module.learn_(smooth)
     every = torch.nn.functional.unfold(smooth, module.patch)
     pieces = normalised(every.permute(1, 0, 2).flatten(1))
     before, after = torch.cov(pieces), torch.cov(module.turn @ pieces)
     values, directions = torch.linalg.eigh(before)
     found = (directions.t() @ after @ directions).diagonal()
-    torch.testing.assert_close(found, values / (values + 0.1), atol=0.05, rtol=0.1)
+    torch.testing.assert_close(found, values / (values + whitening), atol=0.05, rtol=0.1)
     assert float(values.max() / values.clamp_min(1e-3).min()) > 30
 
 

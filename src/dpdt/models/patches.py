@@ -36,7 +36,6 @@ from dpdt.models import describe
 from dpdt.models.settings import ModelSettings
 
 CONTRAST = 10.0 / 127.5**2  # added to a piece's variance: 10, for pixels of 0 … 255
-WHITENING = 0.1  # added to the variance of every direction of pieces
 ALIKE = 0.8  # atoms that are more alike than this are not both kept
 SAMPLES = 100_000  # pieces that the whitening is computed from
 TRIES = 20  # pieces that are looked at for each atom, at most
@@ -100,12 +99,13 @@ class Patches(nn.Module):
         patch: int,
         grid: int,
         threshold: float,
+        whitening: float,
         mirror: bool,
         seed: int,
     ):
         super().__init__()
         self.shape, self.patch, self.threshold, self.mirror = shape, patch, threshold, mirror
-        self.grid, self.seed = grid, seed
+        self.grid, self.whitening, self.seed = grid, whitening, seed
         entries = shape[0] * patch**2
         self.register_buffer("mean", torch.zeros(entries))
         self.register_buffer("turn", torch.eye(entries))
@@ -130,7 +130,7 @@ class Patches(nn.Module):
         self.mean.copy_(pieces.mean(1))
         centred = (pieces - self.mean[:, None]).double()
         values, directions = torch.linalg.eigh(centred @ centred.t() / centred.shape[1])
-        self.turn.copy_((directions * (values + WHITENING).rsqrt()) @ directions.t())
+        self.turn.copy_((directions * (values + self.whitening).rsqrt()) @ directions.t())
         order = torch.randperm(pieces.shape[1], generator=self._seeded())
         self._keep(pieces[:, order[: TRIES * len(self.atoms)]])
 
@@ -237,7 +237,8 @@ class Patched(nn.Module):
         features = Patches(
             facts.shape, size=model.dictionary,
             channels=describe.channels(model.dictionary, model.channels),
-            patch=patch, grid=model.grid, threshold=model.threshold, mirror=model.mirror, seed=SEED,
+            patch=patch, grid=model.grid, threshold=model.threshold, whitening=model.whitening,
+            mirror=model.mirror, seed=SEED,
         )  # fmt: skip
         return cls(features, facts.classes)
 

@@ -33,6 +33,7 @@ class ModelSettings:
     channels: int = integer(300, 1)  # patches: numbers a cell that likeness is summed up in
     grid: int = integer(3, 1)  # patches: cells on a side that features are averaged over
     threshold: float = positive(1.0, most=1e6)  # patches: what likeness must exceed to count
+    whitening: float = positive(0.1, most=1e6)  # patches: added to the variances of pieces
     mirror: bool = flag(True)  # patches: mean of the features of an image and its mirror image
     radius: float | None = positive(None, most=1e100)  # linear: bound on the norm of inputs
     trained: str = choice("all", ("all", "lora", "head"))
