@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -187,7 +188,8 @@ def _can_go_on(folder: Run, settings: Config) -> bool:
 
 
 def _forget_peak() -> None:
-    """Start measuring peak memory anew, where the system can."""
+    """Start measuring peak memory anew, where the system can, without what earlier runs left."""
+    gc.collect()  # a run's model and step refer to each other, and may hold gigabytes
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
