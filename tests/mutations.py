@@ -1960,7 +1960,7 @@ FEATURES = [
     Mutation(
         "models/frozen.py",
         "features of a part with other attributes are found",
-        '"attributes": Attributes(model).content,',
+        '"attributes": Attributes(model).described(),',
         "",
         (FROZEN,),
     ),
