@@ -107,6 +107,18 @@ def test_what_the_kernel_is_not_for_is_computed_as_it_is(calls):
     assert not calls
 
 
+@pytest.mark.parametrize("wrong", ["values", "heads", "tokens"])
+def test_shapes_that_do_not_fit_are_refused_as_by_torch(wrong, calls):
+    """The kernel itself would read past the end."""
+    q, k, v = given(1)
+    mask = torch.zeros(ROWS, 1, 3 if wrong == "heads" else 1, TOKENS, TOKENS)
+    v = v[:, :, :, :-2] if wrong == "values" else v
+    mask = mask[..., :-2] if wrong == "tokens" else mask
+    with mappable(), pytest.raises(RuntimeError):
+        vmap(attend)(q, k, v, mask)
+    assert not calls
+
+
 def test_a_row_does_not_depend_on_others():
     torch.manual_seed(0)
     three, others = given(2), given(2)

@@ -43,18 +43,17 @@ def _fused(
     three, mask = (query, key, value), attn_mask
     if any(t.dim() != 4 or t.device.type != "cpu" or t.dtype not in FLOATS for t in three):
         return None
-    if len({(t.dtype, *t.shape[:2], t.shape[3]) for t in three}) > 1 or 0 in (
-        *query.shape,
-        *key.shape,
-    ):
+    kinds = {(t.dtype, *t.shape[:2], t.shape[3]) for t in three}
+    if len(kinds) > 1 or key.shape != value.shape or not (query.numel() and key.numel()):
         return None
     if dropout_p or enable_gqa or (is_causal and mask is not None):
         return None
     if mask is not None:
-        kinds = (torch.bool, query.dtype)
-        if mask.requires_grad or mask.dim() not in (2, 4) or mask.dtype not in kinds:
+        if mask.requires_grad or mask.dtype not in (torch.bool, query.dtype):
             return None
         heads = mask.shape[1] if mask.dim() == 4 else 1
+        if mask.dim() not in (2, 4) or heads not in (1, query.shape[1]):  # the kernel trusts us
+            return None
         mask = mask.expand(len(query), heads, query.shape[2], key.shape[2])
         if mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
