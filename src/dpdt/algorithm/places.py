@@ -20,6 +20,7 @@ from dpdt.algorithm.batch import Data, tree_map
 
 ROWS = 64  # a multiple of the blocks in which numbers are worked on
 WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # what numbers of so many bytes hold
+TOGETHER = 1 << 22  # bytes that may wait until they are hashed
 CLASSES = (1, 16)  # places fall into one class, or into 16 by their number modulo 16
 
 
@@ -121,7 +122,8 @@ def _exchanged(out: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 class Digests:
     """What tensors with a row for each micro-batch hold: a hash of each row.
 
-    Tensors are taken one after the other. So they need not all be in memory, and none is kept.
+    Tensors are taken one after the other. So they need not all be in memory, and none is kept but
+    small ones, whose rows are hashed together.
     """
 
     rows: tuple[bytes, ...]
@@ -131,6 +133,7 @@ class Digests:
     @classmethod
     def of(cls, tensors: Iterable[Tensor]) -> Digests:
         hashes: list[Any] = []
+        waiting: list[np.ndarray] = []
         finite, some = True, False
         for t in tensors:
             finite = finite and bool(torch.isfinite(t).all())
@@ -138,10 +141,20 @@ class Digests:
             hashes = hashes or [hashlib.sha256() for _ in range(len(t))]
             if not t.numel():  # a parameter of no size
                 continue
-            bits = t.detach().cpu().contiguous().view(len(t), -1).view(torch.uint8).numpy()
-            for known, row in zip(hashes, bits, strict=True):
-                known.update(row.data)
+            waiting.append(t.detach().cpu().contiguous().view(len(t), -1).view(torch.uint8).numpy())
+            if sum(bits.size for bits in waiting) > TOGETHER:
+                _hash(hashes, waiting)
+        _hash(hashes, waiting)
         return cls(tuple(known.digest() for known in hashes), finite, some)
+
+
+def _hash(hashes: Sequence[Any], waiting: list[np.ndarray]) -> None:
+    """Put the rows of all that waits into the hashes, one call for each."""
+    if waiting:
+        joined = waiting[0] if len(waiting) == 1 else np.concatenate(waiting, axis=1)
+        for known, row in zip(hashes, joined, strict=True):
+            known.update(row.data)
+        waiting.clear()
 
 
 def as_bytes(t: Tensor) -> Tensor:
