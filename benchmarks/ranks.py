@@ -1,11 +1,12 @@
 """Throughput of two ranks with one thread each, as a ratio to one such rank on the same batch.
 
 The two ranks are two processes on this machine, which meet on loopback. One of them also takes the
-steps of a run alone. Both take turns, so that whatever else the machine does hits them alike. Each
-round gives one ratio a case; the median over rounds is reported. On a machine with fewer free cores
-than ranks the ratio says more about the machine than about the library.
+steps of a run alone. And both take steps of runs of their own at the same time, each on half of the
+batch: these share nothing but the machine, so they are the most that two ranks can reach on it
+(`ceiling`). All take turns, so that whatever else the machine does hits them alike. Each round
+gives one ratio a case; the median over rounds is reported, with quartiles.
 
-    OMP_NUM_THREADS=1 python benchmarks/ranks.py [--rounds N] [--steps N]
+    OMP_NUM_THREADS=1 python benchmarks/ranks.py [--case NAME] [--rounds N] [--steps N]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import socket
 import statistics
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +32,16 @@ from dpdt.training.loop import prepare
 
 OUT = Path(__file__).parent / "out" / "ranks.json"
 RANKS = 2
-
-
 NAMES = ("resnet", "resnet-40", "minilm", "minilm-16")
 
 
-def steps_of(case: Case, world: World, number: int) -> Any:
-    """A run that is ready, and what takes its next step."""
+def steps_of(case: Case, world: World, number: int, share: int = 1) -> Any:
+    """A run on one part in `share` of the batch that is ready, and what takes its next step."""
     torch.manual_seed(0)
+    batch, auxiliaries = case.batch // share, case.auxiliaries // share
     step, loader = prepare(
-        case.model(), case.data(case.batch), loss=loss_of, world=world, epochs=number,
-        batch_size=case.batch, auxiliaries=case.auxiliaries or "per-example", memory="shared",
+        case.model(), case.data(batch), loss=loss_of, world=world, epochs=number,
+        batch_size=batch, auxiliaries=auxiliaries or "per-example", memory="shared",
         sampling="partition", lr=1e-3, penalty=1.0, clip=1.0, noise=1.0,
         preconditioner="identity", averaging=0.0,
     )  # fmt: skip
@@ -48,34 +49,35 @@ def steps_of(case: Case, world: World, number: int) -> Any:
     return lambda: step(next(batches))
 
 
-def work(rank: int, port: int, rounds: int, steps: int) -> None:
+def work(rank: int, port: int, names: Sequence[str], rounds: int, steps: int) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
     found = []
-    for case in (CASES[name] for name in NAMES):
+    for case in (CASES[name] for name in names):
         number = rounds * steps + 1
-        together = steps_of(case, World.join(), number)
-        alone = steps_of(case, World(), number) if rank == 0 else None
-        together()  # the first step finds out how to compute
-        if alone is not None:
-            alone()
-        times: dict[str, list[float]] = {"one": [], "two": []}
-        for _ in range(rounds):
-            dist.barrier()
-            began = time.perf_counter()
-            for _ in range(steps):
-                together()
-            times["two"].append(time.perf_counter() - began)
-            dist.barrier()
-            if alone is not None:
-                began = time.perf_counter()
-                for _ in range(steps):
-                    alone()
-                times["one"].append(time.perf_counter() - began)
+        runs = {"two": steps_of(case, World.join(), number)}
+        runs["ceiling"] = steps_of(case, World(), number, RANKS)
         if rank == 0:
-            ratios = [a / b for a, b in zip(times["one"], times["two"], strict=True)]
+            runs["one"] = steps_of(case, World(), number)
+        for run in runs.values():
+            run()  # the first step finds out how to compute
+        times: dict[str, list[float]] = {name: [] for name in ("one", "two", "ceiling")}
+        for _ in range(rounds):
+            for name, taken in times.items():
+                dist.barrier()
+                began = time.perf_counter()
+                for _ in range(steps if name in runs else 0):
+                    runs[name]()
+                dist.barrier()  # both are done
+                taken.append(time.perf_counter() - began)
+        if rank == 0:
+            ratios = {
+                name: sorted(a / b for a, b in zip(times["one"], times[name], strict=True))
+                for name in ("two", "ceiling")
+            }
+            middle = {name: statistics.median(r) for name, r in ratios.items()}
             found.append(
                 {
                     "model": case.name,
@@ -83,8 +85,11 @@ def work(rank: int, port: int, rounds: int, steps: int) -> None:
                     "auxiliaries": case.auxiliaries or case.batch,
                     "ranks": RANKS,
                     "seconds": {n: statistics.median(t) / steps for n, t in times.items()},
-                    "throughput": statistics.median(ratios),
-                    "spread": [min(ratios), max(ratios)],
+                    "throughput": middle["two"],
+                    "ceiling": middle["ceiling"],
+                    "quartiles": {
+                        n: [r[len(r) // 4], r[(3 * len(r)) // 4]] for n, r in ratios.items()
+                    },
                 }
             )
     if rank == 0:
@@ -96,13 +101,14 @@ def work(rank: int, port: int, rounds: int, steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--case", action="append", choices=NAMES, help="default: all")
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=3)
     given = parser.parse_args()
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    mp.spawn(work, (port, given.rounds, given.steps), nprocs=RANKS)
+    mp.spawn(work, (port, given.case or NAMES, given.rounds, given.steps), nprocs=RANKS)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ contributions' bounds, and is accounted (lattice.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 BUFFER = 1 << 18  # numbers that are converted to float64 at once: they stay in the cache
+STRETCH = 1 << 17  # of both sides of products
 TERMS = 1 << 20  # κ times the number of terms in a sum
 LEAST = 16  # a smaller κ would shorten ordinary gradients
 
@@ -76,37 +78,57 @@ class Products:
 
     def __init__(self, left: Tensor, right: Tensor, weights: Tensor | None = None):
         assert weights is None or left.shape[1] == 1
-        self.left, longest = _unit(left)
-        self.right, widest = _unit(right)
-        self.unit = longest * widest
+        self.left, self.right = left, right
+        self.units = _unit(left), _unit(right)
         self.weights = None if weights is None else weights.double()
 
     def squares(self) -> Tensor:
-        left, right = self.left, self.right
+        found = [self._squares(left, right) for _, left, right in self._stretches()]
+        longest, widest = self.units
+        return torch.cat(found) * (longest * widest).square()
+
+    def _squares(self, left: Tensor, right: Tensor) -> Tensor:
+        """‖c‖² of some rows, in their units."""
         if self.weights is not None:
             each = left[:, 0].square() @ self.weights.square()
-            found = (each * right[:, 0].square()).sum(1)
-        elif left.shape[1] == 1:
-            found = _norms(left[:, 0]).square_() * _norms(right[:, 0]).square_()
-        else:
-            found = (left @ left.mT).mul_(right @ right.mT).sum((1, 2))
-            effort = (_norms(left) * _norms(right)).sum(1)
-            width = left.shape[2] + right.shape[2]
-            found = _guarded(found, effort, left.shape[0], left.shape[1], width)
-        return found * self.unit.square()
+            return (each * right[:, 0].square()).sum(1)
+        if left.shape[1] == 1:
+            return _norms(left[:, 0]).square_() * _norms(right[:, 0]).square_()
+        found = (left @ left.mT).mul_(right @ right.mT).sum((1, 2))
+        effort = (_norms(left) * _norms(right)).sum(1)
+        width = left.shape[2] + right.shape[2]
+        return _guarded(found, effort, len(self.left), left.shape[1], width)
 
     def clear(self, rows: Tensor) -> None:
         self.left = self.left.masked_fill(rows[:, None, None], 0.0)
         self.right = self.right.masked_fill(rows[:, None, None], 0.0)
-        self.unit = self.unit.masked_fill(rows, 0.0)
+        longest, widest = (unit.masked_fill(rows, 1.0) for unit in self.units)
+        self.units = longest, widest
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
-        left = self.left * (factors * self.unit)[:, None, None]
-        left, right = left.flatten(0, 1).t(), self.right.flatten(0, 1)
-        if self.weights is None:
-            total.addmm_(left, right)
-        else:
-            total.addcmul_(left @ right, self.weights)
+        longest, widest = self.units
+        factors = factors * (longest * widest)
+        sums = total if self.weights is None else torch.zeros_like(total)
+        for rows, left, right in self._stretches():
+            left = left * factors[rows, None, None]
+            left, right = left.flatten(0, 1).t(), right.flatten(0, 1)
+            sums.addmm_(left, right)
+        if self.weights is not None:
+            total.addcmul_(sums, self.weights)
+
+    def _stretches(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Some rows at a time, in float64 and in their units: they stay in the cache.
+
+        With weights all at once: a product of matrices may round a row by their number.
+        """
+        rows, positions, width = self.right.shape
+        step = STRETCH // max(1, positions * (width + self.left.shape[2]))
+        step = max(1, step if self.weights is None else rows)
+        for first in range(0, max(1, rows), step):
+            some = slice(first, first + step)
+            sides = zip((self.left, self.right), self.units, strict=True)
+            left, right = (_in_unit(x[some], unit[some]) for x, unit in sides)
+            yield some, left, right
 
 
 class Lookups:
@@ -150,16 +172,20 @@ def _guarded(found: Tensor, effort: Tensor, rows: int, positions: int, width: in
     return torch.maximum(found + lost * effort, effort * (rows * positions / TERMS) ** 2)
 
 
-def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows in float64 whose products stay in its range, and what they were divided by.
+def _unit(x: Tensor) -> Tensor:
+    """What every row is divided by, so that products stay in the range of float64.
 
     Products of four numbers of float32 always do. Rows of float64 are divided by their largest.
     """
     if x.dtype != torch.float64:
-        return x.double(), x.new_ones(len(x), dtype=torch.float64)
+        return x.new_ones(len(x), dtype=torch.float64)
     largest = x.abs().amax((1, 2))
-    unit = torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
-    return x / unit[:, None, None], unit
+    return torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
+
+
+def _in_unit(x: Tensor, unit: Tensor) -> Tensor:
+    """Rows in float64, in their units."""
+    return x / unit[:, None, None] if x.dtype == torch.float64 else x.double()
 
 
 def _norms(x: Tensor) -> Tensor:

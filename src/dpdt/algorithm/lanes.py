@@ -6,15 +6,18 @@ on how many others there are: splitting an operation over cores may change its l
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
-BLOCK = 2**25 - 2**16  # bytes: the largest block that glibc learns to keep
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+BLOCK = 1 << 25  # bytes: the largest block that glibc can keep
+KEPT = 1 << 29  # bytes that it keeps at most at the end of its memory
 AHEAD = 2  # pieces of work that wait for each lane
 
 
@@ -22,9 +25,12 @@ def keep_memory() -> None:
     """Let glibc keep memory that is freed, for the next time.
 
     It hands blocks of some MB back to the system, and asks for them again page by page, which can
-    take longer than what is computed in them. Once it has freed a larger block, it keeps them.
+    take longer than what is computed in them. Other libraries of C have no such switch.
     """
-    torch.empty(BLOCK, dtype=torch.uint8)
+    with suppress(AttributeError, OSError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, BLOCK)
+        mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
 class Lanes:

@@ -29,7 +29,7 @@ from dpdt.mechanism import BoundedSum, Columns, full_precision
 if TYPE_CHECKING:
     from dpdt.algorithm.executor import Executor
 
-TWICE = 16  # micro-batches of a chunk that are computed twice, where taps find them
+TWICE = 4  # micro-batches of a chunk that are computed twice, where taps find them
 GROUPS = 64  # partial sums of a step, each computed by one thread
 
 
