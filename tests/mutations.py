@@ -264,8 +264,8 @@ MECHANISM = [
     Mutation(
         "parts.py",
         "sums of products in float32",
-        "            total.addmm_(left, right)\n",
-        "            total += (left.float() @ right.float()).double()\n",
+        "            sums.addmm_(left, right)\n",
+        "            sums += (left.float() @ right.float()).double()\n",
         (
             "tests/test_holes.py::Test3Sums",
             "tests/algorithm/test_layers.py",
@@ -4500,6 +4500,27 @@ RANKS = [
 ]
 
 TAPPED = [
+    Mutation(
+        "parts.py",
+        "of products only the first stretch is added",
+        "        for first in range(0, max(1, rows), step):\n",
+        "        for first in range(0, max(1, rows), step)[:1]:\n",
+        ("tests/algorithm/test_bound.py",),
+    ),
+    Mutation(
+        "parts.py",
+        "what cancels counts by the rows of a stretch",
+        "_guarded(found, effort, len(self.left), left.shape[1], width)",
+        "_guarded(found, effort, len(left), left.shape[1], width)",
+        ("tests/algorithm/test_bound.py",),
+    ),
+    Mutation(
+        "algorithm/ways.py",
+        "channels come last where a norm sees frozen features",
+        "            if _norms_constants(owner.loss(owner.copy(), data)):\n",
+        "            if False:\n",
+        ("tests/algorithm/test_models.py",),
+    ),
     Mutation(
         "parts.py",
         "what cancels in a Gram matrix is taken for the norm",

@@ -15,7 +15,7 @@ from dpdt.algorithm.auxiliary import Tally
 from dpdt.algorithm.layout import Layout
 from dpdt.errors import InputError
 from dpdt.mechanism import BoundedSum, Columns
-from dpdt.parts import Lookups, Products, Rows
+from dpdt.parts import TERMS, Lookups, Products, Rows
 
 from .problems import batch_of, engine_for, flat, take_step
 
@@ -101,6 +101,41 @@ def test_any_part_ends_inside_the_ball(pair, clip, kind, factor):
     total, real = torch.zeros(shape, dtype=torch.float64), torch.tensor([True])
     bounded.add_parts([(part, 0, total)], real, lambda norms: torch.full_like(norms, factor))
     assert inside(layout, total.flatten(), clip)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("positions", [1, 3])
+def test_products_in_stretches_are_the_products(monkeypatch, positions, dtype, weighted):
+    """Whatever the length of a stretch: norms and sums are those of what is written out."""
+    generator = torch.Generator().manual_seed(0)
+    positions = 1 if weighted else positions
+    left = torch.randn(7, positions, 4, generator=generator).to(dtype)
+    right = torch.randn(7, positions, 5, generator=generator).to(dtype)
+    weights = torch.rand(4, 5, generator=generator).to(dtype) if weighted else None
+    written = torch.einsum("rpa,rpb->rab", left.double(), right.double())
+    written = written if weights is None else written * weights.double()
+    factors = torch.linspace(0.0, 1.0, 7, dtype=torch.float64)
+    for numbers in (1, 9 * positions * 3, 1 << 17):
+        monkeypatch.setattr("dpdt.parts.STRETCH", numbers)
+        part, total = Products(left, right, weights), torch.ones(4, 5, dtype=torch.float64)
+        squares = part.squares()
+        torch.testing.assert_close(squares, written.square().sum((1, 2)), rtol=1e-12, atol=0.0)
+        part.clear(torch.arange(7) == 2)
+        part.add_to(total, factors)
+        kept = torch.where(torch.arange(7) == 2, 0.0, factors)
+        expected = 1.0 + torch.einsum("r,rab->ab", kept, written)
+        torch.testing.assert_close(total, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_what_cancels_counts_by_all_rows_of_a_sum_not_by_those_of_a_stretch(monkeypatch):
+    """The more terms a sum has, the more rounding can add: κ is about the whole of it."""
+    rows, left = 64, torch.tensor([[1.0], [-1.0]]).expand(64, 2, 1)
+    for numbers in (1, 1 << 17):
+        monkeypatch.setattr("dpdt.parts.STRETCH", numbers)
+        found = Products(left, torch.ones(rows, 2, 3)).squares()
+        least = (2 * math.sqrt(3.0) * rows * 2 / TERMS) ** 2
+        torch.testing.assert_close(found, torch.full_like(found, least), rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.0 + 1e-9, 3.0, 1e6])

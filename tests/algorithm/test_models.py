@@ -86,6 +86,18 @@ def test_channels_last_changes_nothing_and_is_given_up_where_it_fails(view, memo
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_norm_behind_frozen_layers_keeps_channels_first(frozen):
+    """With channels last torch's kernel would end the process there."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Conv2d(4, 5, 2))
+    model.append(nn.Flatten()).append(nn.Linear(5 * 9, 3))
+    model[0].requires_grad_(not frozen)
+    engine = engine_for(model, memory="auxiliary")
+    x, y = torch.randn(12, 3, 6, 6), torch.randint(0, 3, (12,))
+    take_step(engine, batch_of((x, y), (4, 3, 3, 2)))
+    assert engine.layout.channels_last == (not frozen)
+
+
 def test_frozen_tied_and_unused_parameters():
     class Odd(nn.Module):
         def __init__(self):

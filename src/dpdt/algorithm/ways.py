@@ -89,10 +89,32 @@ def takes_channels_last(owner: Executor, batch: Batch) -> bool:
     out = torch.empty(1, layout.size, dtype=layout.dtype, device=layout.device)
     data = made_up(batch.data, max(1, min(owner.expected, max(batch.sizes))))
     try:
+        with torch.enable_grad():
+            if _norms_constants(owner.loss(owner.copy(), data)):
+                return False
         looped(owner.copy(), owner.loss, layout, channels_last(data), out)
     except UNFIT:  # such as view() of a tensor that lies in another order
         return False
     return True
+
+
+def _norms_constants(value: Tensor) -> bool:
+    """Whether a GroupNorm sees what nothing trained has touched, such as frozen features.
+
+    With channels last, torch's kernel ends the process when it is asked for the slopes by the
+    weights of such a norm, and not by its input.
+    """
+    waiting, seen = [value.grad_fn], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        before = [function for function, _ in node.next_functions]
+        if node.name().startswith("NativeGroupNormBackward") and before[0] is None:
+            return True
+        waiting += before
+    return False
 
 
 def size_of(owner: Executor, batch: Batch) -> int:
