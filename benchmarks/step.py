@@ -86,6 +86,7 @@ class Case:
 
 
 CASES = {
+    "head": Case("linear 3969-10", lambda: nn.Linear(3969, 10), images(3969), 2500),
     "mlp": Case("mlp 784-512-10", lambda: mlp(784, (512,), 10), images(784), 512),
     "cnn": Case("small cnn", lambda: cnn(1, (28, 28), 10), images(1, 28, 28), 512),
     "resnet": Case("resnet18 × 0.25", lambda: ResNet18(width=0.25), images(3, 32, 32), 64),
