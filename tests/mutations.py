@@ -4501,6 +4501,13 @@ RANKS = [
 
 TAPPED = [
     Mutation(
+        "algorithm/passes.py",
+        "a pass is repeated on places where nobody stands",
+        "chunk[chunk >= 0][:TWICE]",
+        "chunk[:TWICE]",
+        ("tests/algorithm/test_taps.py",),
+    ),
+    Mutation(
         "parts.py",
         "of products only the first stretch is added",
         "        for first in range(0, max(1, rows), step):\n",

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 BUFFER = 1 << 18  # numbers that are converted to float64 at once: they stay in the cache
-STRETCH = 1 << 17  # of both sides of products
+STRETCH = 1 << 17  # numbers of some rows of products, and of their sum, that stay in the cache
+ALIKE = 64  # of so many rows each stretch is a multiple, so that places are alike in all of them
 TERMS = 1 << 20  # κ times the number of terms in a sum
 LEAST = 16  # a smaller κ would shorten ordinary gradients
 
@@ -117,18 +118,19 @@ class Products:
             total.addcmul_(sums, self.weights)
 
     def _stretches(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Some rows at a time, in float64 and in their units: they stay in the cache.
+        """Rows in float64 and in their units, some at a time if their sum stays in the cache too.
 
         With weights all at once: a product of matrices may round a row by their number.
         """
         rows, positions, width = self.right.shape
-        step = STRETCH // max(1, positions * (width + self.left.shape[2]))
-        step = max(1, step if self.weights is None else rows)
+        left, step = self.left.shape[2], max(1, rows)
+        if self.weights is None and left * width <= STRETCH:
+            most = STRETCH // max(1, positions * (left + width))
+            step = max(ALIKE, most // ALIKE * ALIKE)
         for first in range(0, max(1, rows), step):
             some = slice(first, first + step)
             sides = zip((self.left, self.right), self.units, strict=True)
-            left, right = (_in_unit(x[some], unit[some]) for x, unit in sides)
-            yield some, left, right
+            yield some, *(_in_unit(x[some], unit[some]) for x, unit in sides)
 
 
 class Lookups:

@@ -107,31 +107,31 @@ def test_any_part_ends_inside_the_ball(pair, clip, kind, factor):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("positions", [1, 3])
 def test_products_in_stretches_are_the_products(monkeypatch, positions, dtype, weighted):
-    """Whatever the length of a stretch: norms and sums are those of what is written out."""
-    generator = torch.Generator().manual_seed(0)
+    """However many stretches: norms and sums are those of what is written out."""
+    generator, rows = torch.Generator().manual_seed(0), 150
     positions = 1 if weighted else positions
-    left = torch.randn(7, positions, 4, generator=generator).to(dtype)
-    right = torch.randn(7, positions, 5, generator=generator).to(dtype)
+    left = torch.randn(rows, positions, 4, generator=generator).to(dtype)
+    right = torch.randn(rows, positions, 5, generator=generator).to(dtype)
     weights = torch.rand(4, 5, generator=generator).to(dtype) if weighted else None
     written = torch.einsum("rpa,rpb->rab", left.double(), right.double())
     written = written if weights is None else written * weights.double()
-    factors = torch.linspace(0.0, 1.0, 7, dtype=torch.float64)
-    for numbers in (1, 9 * positions * 3, 1 << 17):
+    factors, cleared = torch.linspace(0.0, 1.0, rows, dtype=torch.float64), torch.arange(rows) == 99
+    for numbers, stretches in ((19, 1), (20, 3), (1 << 17, 1)):
         monkeypatch.setattr("dpdt.parts.STRETCH", numbers)
         part, total = Products(left, right, weights), torch.ones(4, 5, dtype=torch.float64)
+        assert len(list(part._stretches())) == (1 if weighted else stretches)
         squares = part.squares()
         torch.testing.assert_close(squares, written.square().sum((1, 2)), rtol=1e-12, atol=0.0)
-        part.clear(torch.arange(7) == 2)
+        part.clear(cleared)
         part.add_to(total, factors)
-        kept = torch.where(torch.arange(7) == 2, 0.0, factors)
-        expected = 1.0 + torch.einsum("r,rab->ab", kept, written)
-        torch.testing.assert_close(total, expected, rtol=1e-12, atol=1e-13)
+        expected = 1.0 + torch.einsum("r,rab->ab", factors.masked_fill(cleared, 0.0), written)
+        torch.testing.assert_close(total, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_what_cancels_counts_by_all_rows_of_a_sum_not_by_those_of_a_stretch(monkeypatch):
     """The more terms a sum has, the more rounding can add: κ is about the whole of it."""
-    rows, left = 64, torch.tensor([[1.0], [-1.0]]).expand(64, 2, 1)
-    for numbers in (1, 1 << 17):
+    rows, left = 150, torch.tensor([[1.0], [-1.0]]).expand(150, 2, 1)
+    for numbers in (3, 1 << 17):
         monkeypatch.setattr("dpdt.parts.STRETCH", numbers)
         found = Products(left, torch.ones(rows, 2, 3)).squares()
         least = (2 * math.sqrt(3.0) * rows * 2 / TERMS) ** 2

@@ -300,3 +300,21 @@ def test_an_edge_between_two_slopes_is_not_taken_for_a_wrong_tap():
     with torch.no_grad():
         how = ways.tapped(executor, batch, Scaled(), layout.columns)
     assert how.taps.homes.keys() == set(layout.names)
+
+
+@pytest.mark.parametrize("keys", [(4, 5, 22, 23, 40), (15,), (0, 1, 2)])
+def test_a_pass_is_repeated_whoever_was_drawn(keys, monkeypatch):
+    """Where places go by the examples' numbers, the first ones of a chunk may be empty."""
+    model = nn.Linear(13, 3)
+    layout, scaled = Layout(model, "model"), Scaled()
+    executor = Executor(model, default_loss, layout, auxiliaries=64, scales=True)
+    data = torch.randn(len(keys), 13), torch.randint(0, 3, (len(keys),))
+    batch = Batch(step=0, epoch=0, data=data, sizes=(1,) * len(keys), keys=keys, fixed=False)
+    tapped = ways.tapped
+    monkeypatch.setattr(ways, "tapped", lambda *given: replace(tapped(*given), classes=16))
+    total, _, _ = executor.total(
+        batch, columns=layout.columns, clip=(1e9,), contribute=None, scaled=scaled
+    )
+    rows = torch.empty(len(keys), layout.size)
+    vectorised(model, default_loss, layout, data, rows, 1)
+    torch.testing.assert_close(total, rows.double().sum(0), rtol=1e-5, atol=1e-5)

@@ -181,7 +181,8 @@ class Pass:
         model = self.owner.copy()
         attributes = Attributes(model)
         if self.how.taps is not None:
-            some = next(self._chunks())[:TWICE]
+            chunk = next(self._chunks())
+            some = chunk[chunk >= 0][:TWICE]  # who was not drawn has no place
             found = self._listened(self.how.taps, some, model, attributes)
             return Digests.of(self.how.taps.every(found, Scaled())).rows
         if self.how.rows:

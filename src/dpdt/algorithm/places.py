@@ -141,8 +141,11 @@ class Digests:
             hashes = hashes or [hashlib.sha256() for _ in range(len(t))]
             if not t.numel():  # a parameter of no size
                 continue
-            waiting.append(t.detach().cpu().contiguous().view(len(t), -1).view(torch.uint8).numpy())
-            if sum(bits.size for bits in waiting) > TOGETHER:
+            bits = t.detach().cpu().contiguous().view(len(t), -1).view(torch.uint8).numpy()
+            if bits.size + sum(other.size for other in waiting) > TOGETHER:
+                _hash(hashes, waiting)
+            waiting.append(bits)
+            if bits.size > TOGETHER:
                 _hash(hashes, waiting)
         _hash(hashes, waiting)
         return cls(tuple(known.digest() for known in hashes), finite, some)
