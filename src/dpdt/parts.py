@@ -123,14 +123,15 @@ class Products:
         With weights all at once: a product of matrices may round a row by their number.
         """
         rows, positions, width = self.right.shape
-        left, step = self.left.shape[2], max(1, rows)
-        if self.weights is None and left * width <= STRETCH:
-            most = STRETCH // max(1, positions * (left + width))
+        other, step = self.left.shape[2], max(1, rows)
+        if self.weights is None and other * width <= STRETCH:
+            most = STRETCH // max(1, positions * (other + width))
             step = max(ALIKE, most // ALIKE * ALIKE)
         for first in range(0, max(1, rows), step):
             some = slice(first, first + step)
             sides = zip((self.left, self.right), self.units, strict=True)
-            yield some, *(_in_unit(x[some], unit[some]) for x, unit in sides)
+            left, right = (_in_unit(x[some], unit[some]) for x, unit in sides)
+            yield some, left, right
 
 
 class Lookups:
