@@ -4510,8 +4510,8 @@ TAPPED = [
     Mutation(
         "parts.py",
         "of products only the first stretch is added",
-        "        for first in range(0, max(1, rows), step):\n",
-        "        for first in range(0, max(1, rows), step)[:1]:\n",
+        "        for first in range(0, max(1, len(self.left)), self.step):\n",
+        "        for first in range(0, max(1, len(self.left)), self.step)[:1]:\n",
         ("tests/algorithm/test_bound.py",),
     ),
     Mutation(

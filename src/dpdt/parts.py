@@ -79,14 +79,17 @@ class Products:
 
     def __init__(self, left: Tensor, right: Tensor, weights: Tensor | None = None):
         assert weights is None or left.shape[1] == 1
-        self.left, self.right = left, right
-        self.units = _unit(left), _unit(right)
+        self.left, longest = _unit(left)
+        self.right, widest = _unit(right)
+        self.unit = longest * widest
         self.weights = None if weights is None else weights.double()
+        self.step = self._rows_at_once()
+        if self.step >= len(left):
+            self.left, self.right = self.left.double(), self.right.double()
 
     def squares(self) -> Tensor:
         found = [self._squares(left, right) for _, left, right in self._stretches()]
-        longest, widest = self.units
-        return torch.cat(found) * (longest * widest).square()
+        return torch.cat(found) * self.unit.square()
 
     def _squares(self, left: Tensor, right: Tensor) -> Tensor:
         """‖c‖² of some rows, in their units."""
@@ -103,12 +106,10 @@ class Products:
     def clear(self, rows: Tensor) -> None:
         self.left = self.left.masked_fill(rows[:, None, None], 0.0)
         self.right = self.right.masked_fill(rows[:, None, None], 0.0)
-        longest, widest = (unit.masked_fill(rows, 1.0) for unit in self.units)
-        self.units = longest, widest
+        self.unit = self.unit.masked_fill(rows, 0.0)
 
     def add_to(self, total: Tensor, factors: Tensor) -> None:
-        longest, widest = self.units
-        factors = factors * (longest * widest)
+        factors = factors * self.unit
         sums = total if self.weights is None else torch.zeros_like(total)
         for rows, left, right in self._stretches():
             left = left * factors[rows, None, None]
@@ -117,21 +118,22 @@ class Products:
         if self.weights is not None:
             total.addcmul_(sums, self.weights)
 
-    def _stretches(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Rows in float64 and in their units, some at a time if their sum stays in the cache too.
+    def _rows_at_once(self) -> int:
+        """How many rows become float64 at once: some, if their sum stays in the cache as well.
 
-        With weights all at once: a product of matrices may round a row by their number.
+        With weights all: a product of matrices may round a row by their number.
         """
-        rows, positions, width = self.right.shape
-        other, step = self.left.shape[2], max(1, rows)
-        if self.weights is None and other * width <= STRETCH:
-            most = STRETCH // max(1, positions * (other + width))
-            step = max(ALIKE, most // ALIKE * ALIKE)
-        for first in range(0, max(1, rows), step):
-            some = slice(first, first + step)
-            sides = zip((self.left, self.right), self.units, strict=True)
-            left, right = (_in_unit(x[some], unit[some]) for x, unit in sides)
-            yield some, left, right
+        rows, positions, right = self.right.shape
+        left = self.left.shape[2]
+        if self.weights is not None or left * right > STRETCH:
+            return max(1, rows)
+        most = STRETCH // max(1, positions * (left + right))
+        return max(ALIKE, most // ALIKE * ALIKE)
+
+    def _stretches(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        for first in range(0, max(1, len(self.left)), self.step):
+            some = slice(first, first + self.step)
+            yield some, self.left[some].double(), self.right[some].double()
 
 
 class Lookups:
@@ -175,20 +177,16 @@ def _guarded(found: Tensor, effort: Tensor, rows: int, positions: int, width: in
     return torch.maximum(found + lost * effort, effort * (rows * positions / TERMS) ** 2)
 
 
-def _unit(x: Tensor) -> Tensor:
-    """What every row is divided by, so that products stay in the range of float64.
+def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows whose products stay in the range of float64, and what they were divided by.
 
     Products of four numbers of float32 always do. Rows of float64 are divided by their largest.
     """
     if x.dtype != torch.float64:
-        return x.new_ones(len(x), dtype=torch.float64)
+        return x, x.new_ones(len(x), dtype=torch.float64)
     largest = x.abs().amax((1, 2))
-    return torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
-
-
-def _in_unit(x: Tensor, unit: Tensor) -> Tensor:
-    """Rows in float64, in their units."""
-    return x / unit[:, None, None] if x.dtype == torch.float64 else x.double()
+    unit = torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
+    return x / unit[:, None, None], unit
 
 
 def _norms(x: Tensor) -> Tensor:
