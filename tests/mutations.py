@@ -1815,6 +1815,13 @@ ENGINES = [
         (RULE,),
     ),
     Mutation(
+        "methods/plan.py",
+        "correlated noise is taken to lose what a clipped multiplier would",
+        "if not self.recipe.bounded:",
+        "if False:",
+        (RULE,),
+    ),
+    Mutation(
         "training/ready.py",
         "noise may destroy what a network with frozen weights knows",
         "any(not p.requires_grad for p in learner.parameters())",

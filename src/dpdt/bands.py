@@ -85,9 +85,9 @@ def error(coefficients: Coefficients, steps: int, smoothing: Smoothing = NONE) -
     return math.sqrt(float(np.sum(np.square(coefficients))) * mean)
 
 
-def last_error(coefficients: Coefficients, steps: int) -> float:
-    """The deviation of the sum of all steps under noise of deviation 1."""
-    moved = float(np.sum(np.square(response(coefficients, steps))))
+def last_error(coefficients: Coefficients, steps: int, smoothing: Smoothing = NONE) -> float:
+    """The deviation of the model after all steps under noise of deviation 1."""
+    moved = float(np.sum(np.square(response(coefficients, steps, smoothing))))
     return math.sqrt(float(np.sum(np.square(coefficients))) * moved)
 
 

@@ -475,6 +475,21 @@ def test_noise_moves_parameters_as_far_as_the_rule_takes_it_to(noise, share):
     assert step.plan.moved() == pytest.approx(unclipped * share, rel=0.02)
 
 
+def test_correlated_noise_moves_parameters_as_far_as_the_rule_takes_it_to():
+    """Its multiplier is not clipped, so no share of it is lost, however large the noise is."""
+    model = nn.Linear(1500, 2)
+    nn.init.zeros_(model.weight)
+    step, loader = prepare(
+        model, (torch.zeros(100, 1500), torch.arange(100) % 2), noise=5e-3, clip=0.1, lr=0.3,
+        penalty=0.1 / 0.3, epochs=20, batch_size=10, averaging=0.0, sampling="partition",
+        noise_bands=8,
+    )  # fmt: skip
+    for batch in loader:
+        step(batch)
+    assert float(model.weight.detach().std()) == pytest.approx(step.plan.moved(), rel=0.1)
+    assert step.plan.moved() < 0.5 * 50 * 5e-3 * 200**0.5 * 0.3  # of independent noise, unclipped
+
+
 @pytest.mark.parametrize(("start", "said"), [((1, 1), None), ((1, 0), "2.weight)")])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_weights_that_start_at_0_are_warned_of(start, said, frozen, recwarn):

@@ -10,7 +10,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dpdt.bands import LONG, LONGEST, MOST, WORTHWHILE, best, error, last_error
+from dpdt.bands import (
+    LONG,
+    LONGEST,
+    MOST,
+    NONE,
+    WORTHWHILE,
+    Smoothing,
+    best,
+    error,
+    last_error,
+)
 from dpdt.errors import InputError
 from dpdt.fields import AUTO, is_integer, or_auto
 
@@ -109,12 +119,12 @@ def chosen(plan: Plan, noise: Callable[[Plan], float]) -> int:
     return found
 
 
-def relief(plan: Plan) -> float:
-    """By how much less the sum of all steps moves than under independent noise."""
+def relief(plan: Plan, smoothing: Smoothing = NONE) -> float:
+    """By how much less all steps, smoothed, move than the sum of steps under independent noise."""
     coefficients, steps = plan.header.coefficients, min(plan.steps, LONG)
     if len(coefficients) == 1:
         return 1.0
-    return last_error(coefficients, steps) / math.sqrt(steps)
+    return last_error(coefficients, steps, smoothing) / math.sqrt(steps)
 
 
 def _candidates(most: int) -> list[int]:

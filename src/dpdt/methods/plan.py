@@ -107,8 +107,12 @@ class Plan:
     def moved(self) -> float:
         """What the noise of all steps moves an entry of θ by, as a standard deviation."""
         assert self.recipe is not None
-        norm = self._noise * math.sqrt(self.problem.size) / self.recipe.clip[0]
-        return rate.moved(self._noise, self.steps, self.recipe.lr, norm)
+        noise = self.recipe.noise[0]
+        if not self.recipe.bounded:  # a multiplier that is not clipped, so nothing is lost of it
+            left = noise * bands.relief(self, replace(self.smoothing, averaging=0.0))
+            return rate.moved(left, self.steps, self.recipe.lr, 0.0)
+        norm = noise * math.sqrt(self.problem.size) / self.recipe.clip[0]
+        return rate.moved(noise, self.steps, self.recipe.lr, norm)
 
     def at_rate(self, lr: float) -> Plan:
         """The plan with this learning rate, and the penalty that goes with it."""
