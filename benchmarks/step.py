@@ -35,6 +35,7 @@ from dpdt.algorithm.preconditioner import Preconditioner
 from dpdt.algorithm.recipe import Recipe
 from dpdt.lattice import on_lattice
 from dpdt.models import pretrained
+from dpdt.models.classifier import Classifier
 from dpdt.models.networks import ResNet18, cnn, mlp
 from dpdt.models.settings import ModelSettings
 from dpdt.training.loop import prepare
@@ -60,7 +61,7 @@ def minilm() -> nn.Module:
     backbone = transformers.BertModel(config, add_pooling_layer=False)
     settings = ModelSettings(name="minilm", trained="lora", lora_rank=16)
     adapted = pretrained._with_lora(backbone, settings)
-    return pretrained.Classifier(adapted, 384, 10, "mean", True, settings)
+    return Classifier(adapted, 384, 10, "mean", True, settings)
 
 
 def images(*shape: int) -> Callable[[int], Any]:

@@ -72,6 +72,12 @@ def folder() -> Path:
     return Path(os.environ.get("DPDT_DATA") or Path.home() / ".cache" / "dpdt").expanduser()
 
 
+def folder_of(name: str) -> Path | None:
+    """A folder by its path, or by its name below the data folder; None if there is none."""
+    found = (Path(name).expanduser(), folder() / name)
+    return next((path for path in found if path.is_dir()), None)
+
+
 def missing(name: str) -> list[Path]:
     """The files of a data set that are not there."""
     entry = DATA[name]

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from dpdt.algorithm.blocks import Parameter
-from dpdt.data import Examples, Facts
+from dpdt.data import Examples, Facts, folder_of
 from dpdt.errors import InputError, one_of
 from dpdt.models import describe
 from dpdt.models.bounds import Bounds, linear_bounds
@@ -50,14 +50,17 @@ def by_name(model: ModelSettings) -> bool:
 
 def check(model: ModelSettings, facts: Facts) -> None:
     """Refuse a model that cannot read the data."""
-    if model.name not in _DESCRIBE and not facts.text:
-        raise InputError(f"model.name: {one_of(model.name, _DESCRIBE)}")
+    images = len(facts.shape) == 3
+    in_folder = facts.text or (images and folder_of(model.name) is not None)
+    if model.name not in _DESCRIBE and not in_folder:
+        more = ("the folder of an image encoder",) if images else ()
+        raise InputError(f"model.name: {one_of(model.name, (*_DESCRIBE, *more))}")
     if model.name in _DESCRIBE and facts.text:
         raise InputError(
             f"model.name: {model.name!r} reads numbers, and the data are texts; give gpt2, "
             "gpt2-medium or the folder of a transformers model"
         )
-    if model.name in IMAGES and len(facts.shape) != 3:
+    if model.name in IMAGES and not images:
         raise InputError(
             f"model.name: {model.name!r} reads images, and the data have shape {facts.shape}"
         )

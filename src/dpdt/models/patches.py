@@ -23,14 +23,12 @@ features are the same to the bit whoever else is there.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.lanes import one_core
-from dpdt.data import Facts, folder, images
+from dpdt.data import Facts, folder, folder_of, images
 from dpdt.errors import InputError
 from dpdt.models import describe
 from dpdt.models.settings import ModelSettings
@@ -71,9 +69,8 @@ def made_up(shape: tuple[int, ...]) -> Tensor:
 
 def of_folder(name: str, shape: tuple[int, ...]) -> Tensor:
     """Public images of a folder, as given or below the data folder."""
-    for path in (Path(name).expanduser(), folder() / name):
-        if path.is_dir():
-            return images.shaped(path, shape, FROM_FOLDER)
+    if (path := folder_of(name)) is not None:
+        return images.shaped(path, shape, FROM_FOLDER)
     raise InputError(
         f"model.dictionary_from: must be a folder with folders of images, here or below "
         f"{folder()}, found {name!r}"

@@ -1,5 +1,7 @@
 """Transformers from local folders, or from their architecture alone, with a linear head.
 
+They read texts, or images (encoders.py).
+
 Nothing is downloaded. Dropout is switched off: the noise of private training regularises enough,
 and a model without random numbers trains on several cores.
 """
@@ -11,7 +13,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,54 +21,14 @@ from torch import Tensor, nn
 from dpdt import data
 from dpdt.data import Facts
 from dpdt.errors import InputError
+from dpdt.models import encoders
+from dpdt.models.classifier import Classifier
 from dpdt.models.describe import GPT2, VIT_LAYERS, VIT_PATCH
 from dpdt.models.settings import ModelSettings
 
 # Of a transformers configuration: what could name code elsewhere, or how weights were packed.
 ELSEWHERE = ("auto_map", "attn_implementation", "quantization_config", "name_or_path")
-
-
-class Classifier(nn.Module):
-    """A backbone, what it says of the whole input, and a linear head on that.
-
-    `pooling` is where the whole is read: the `first` token (ViT), the `mean` of all (encoders),
-    or the `last` (causal models). Inputs are images, or a mapping of input_ids and attention_mask.
-    `settings` are what it was built from.
-    """
-
-    def __init__(
-        self,
-        backbone: nn.Module,
-        width: int,
-        classes: int,
-        pooling: str,
-        bias: bool,
-        settings: ModelSettings,
-    ):
-        super().__init__()
-        self.backbone, self.pooling, self.settings = backbone, pooling, settings
-        self.head = nn.Linear(width, classes, bias=bias)
-
-    def features(self, x: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """What the head sees."""
-        if not isinstance(x, Mapping):
-            return cast(Tensor, self.backbone(pixel_values=x).last_hidden_state[:, 0])
-        mask = x["attention_mask"]
-        # Padding behind the longest text of the micro-batch changes no value, only the time.
-        try:
-            length = max(1, int(mask.sum(1).max()))
-        except RuntimeError:  # mapped over micro-batches, which then have one length
-            length = mask.shape[1]
-        ids, mask = x["input_ids"][:, :length], mask[:, :length]
-        hidden = self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
-        if self.pooling == "mean":
-            weights = mask.unsqueeze(-1).to(hidden.dtype)
-            return cast(Tensor, (hidden * weights).sum(1) / weights.sum(1).clamp_min(1.0))
-        last = (mask.sum(1) - 1).clamp_min(0)
-        return cast(Tensor, hidden[torch.arange(len(hidden)), last])
-
-    def forward(self, x: Tensor | Mapping[str, Tensor]) -> Tensor:
-        return cast(Tensor, self.head(self.features(x)))
+VIEW = "view"  # among the values of a backbone: what it is shown of images
 
 
 def _transformers() -> Any:
@@ -87,9 +49,8 @@ def _transformers() -> Any:
 
 def _folder(name: str, key: str) -> Path:
     """A local folder, as given or below the data folder."""
-    for path in (Path(name).expanduser(), data.folder() / name):
-        if path.is_dir():
-            return path
+    if (path := data.folder_of(name)) is not None:
+        return path
     if name in GPT2:
         raise InputError(
             f"{key}: {name!r} is not here; put its folder in transformers format into "
@@ -106,7 +67,11 @@ def build(model: ModelSettings, facts: Facts) -> Classifier:
     transformers = _transformers()
     if model.name == "vit-small":
         return _classifier(transformers, _vit(transformers, model, facts), model, facts)
-    return _classifier(transformers, _load(transformers, model), model, facts)
+    backbone = _load(transformers, model)
+    if facts.text:
+        return _classifier(transformers, backbone, model, facts)
+    view = encoders.view_of(_folder(model.name, "model.name"), backbone.config, facts)
+    return _seeing(backbone, view, model, facts)
 
 
 def architecture(model: nn.Module) -> dict[str, Any]:
@@ -114,17 +79,23 @@ def architecture(model: nn.Module) -> dict[str, Any]:
     whole: Any = model
     text = json.dumps(whole.backbone.config.to_diff_dict(), default=str)
     found: dict[str, Any] = _plain(json.loads(text))
-    return found
+    return found if whole.view is None else {**found, VIEW: whole.view.as_json()}
 
 
 def rebuild(values: Mapping[str, Any], model: ModelSettings, facts: Facts) -> Classifier:
     """A classifier from `architecture`, with random weights. No code but the library's is run."""
     transformers = _transformers()
+    values = dict(values)
+    view = None if VIEW not in values else encoders.View.of_json(values.pop(VIEW))
+    if ":" in str(values.get("architecture", "")):  # timm would look for it on a disk or a hub
+        raise InputError(f"backbone.architecture: names a place, {values['architecture']!r:.50}")
     try:
         config = transformers.AutoConfig.for_model(**_plain(values))
         backbone = transformers.AutoModel.from_config(
             config, dtype=torch.float32, trust_remote_code=False
         )
+        if view is not None:
+            return _seeing(backbone, view, model, facts)
         return _classifier(transformers, backbone, model, facts)
     except Exception as error:  # wrong values can fail anywhere
         raise InputError(f"backbone: builds no model ({_first_line(error)})") from None
@@ -143,14 +114,34 @@ def _classifier(transformers: Any, backbone: Any, model: ModelSettings, facts: F
     else:
         masked = type(backbone.config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
         pooling, bias = ("mean", True) if masked else ("last", False)
-    width = backbone.config.hidden_size
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None  # never used here
-    if model.trained == "lora":
-        backbone = _with_lora(backbone, model)
-    elif model.trained == "head":
-        backbone.requires_grad_(False)
+    width = backbone.config.hidden_size
+    backbone = _trained(backbone, model)
     return Classifier(backbone, width, facts.classes, pooling, bias, model)
+
+
+def _seeing(backbone: Any, view: encoders.View, model: ModelSettings, facts: Facts) -> Classifier:
+    """An encoder of images with a head."""
+    colours = len(view.mean)
+    if facts.shape[0] not in (1, colours):
+        raise InputError(
+            f"model.name: reads images of {colours} colours, and the data have {facts.shape[0]}"
+        )
+    pooler = getattr(backbone, "pooler", None)
+    if isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
+        backbone.pooler = None  # its weights are never used here
+    pooling = encoders.pooling_of(backbone)
+    width = encoders.width_of(backbone, view, pooling)
+    backbone = _trained(backbone, model)
+    return Classifier(backbone, width, facts.classes, pooling, True, model, view)
+
+
+def _trained(backbone: Any, model: ModelSettings) -> Any:
+    """The backbone, with what is trained of it."""
+    if model.trained == "lora":
+        return _with_lora(backbone, model)
+    return backbone.requires_grad_(False) if model.trained == "head" else backbone
 
 
 def _vit(transformers: Any, model: ModelSettings, facts: Facts) -> Any:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from dpdt.mechanism import full_precision
 from dpdt.models import pretrained
-from dpdt.models.pretrained import Classifier
+from dpdt.models.classifier import Classifier
 
 LIBRARY = ("transformers", "PreTrainedModel")
 HEAD = "head.safetensors"
@@ -70,7 +70,7 @@ def _classifier(model: Classifier, folder: Path) -> None:
         if whole is None:
             _head(model, folder)
         _save(model.backbone if whole is None else whole, folder)
-    if model.pooling != "first":
+    if model.reads_texts:
         _tokenizer(model, folder)
 
 
@@ -106,7 +106,7 @@ def _sorted(value: Any) -> Any:
 
 def _whole(model: Classifier) -> Any:
     """Backbone and head as one model of the library, if it gives the same answers."""
-    if model.pooling not in WITH_HEAD:
+    if model.pooling not in WITH_HEAD or model.view is not None:  # which no class of it has
         return None
     import transformers
 

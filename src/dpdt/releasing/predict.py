@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from dpdt.data import Encoding
 from dpdt.errors import InputError
 from dpdt.mechanism import full_precision
+from dpdt.models.classifier import Classifier
 from dpdt.models.frozen import Watch, silent
-from dpdt.models.pretrained import Classifier, tokenizer, tokens
+from dpdt.models.pretrained import tokenizer, tokens
 from dpdt.releasing.inputs import Source, source
 from dpdt.releasing.loading import Loaded
 from dpdt.tasks import Task
@@ -109,7 +110,7 @@ def _answers(model: nn.Module, found: Source) -> Iterator[tuple[list[str], Tenso
 
 
 def _reads_texts(model: nn.Module) -> TypeGuard[Classifier]:
-    return isinstance(model, Classifier) and model.pooling != "first"
+    return isinstance(model, Classifier) and model.reads_texts
 
 
 def _whole(to: IO[bytes] | Path) -> AbstractContextManager[TextIO]:
