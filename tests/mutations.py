@@ -56,6 +56,7 @@ class Mutation:
 
 AHEAD = "tests/training/test_ahead.py"
 ATTENTION = "tests/algorithm/test_attention.py"
+ENCODERS = "tests/models/test_encoders.py"
 CALLBACKS = "tests/training/test_callbacks.py"
 OWN = "tests/training/test_own.py"
 OVERLAP = "tests/data/test_overlap.py"
@@ -1939,9 +1940,30 @@ FEATURES = [
     Mutation(
         "models/frozen.py",
         "places are tried on other cores than they are computed on",
-        "        with one_core():\n            return equal_places",
-        "        if True:\n            return equal_places",
+        "        with one_core():\n            if len({",
+        "        if True:\n            if len({",
         (FROZEN,),
+    ),
+    Mutation(
+        "models/frozen.py",
+        "features of an encoder that draws at random are taken",
+        "for _ in range(TRIES)}) > 1:",
+        "for _ in range(TRIES)}) > TRIES:",
+        (ENCODERS,),
+    ),
+    Mutation(
+        "models/pretrained.py",
+        "weights that a folder lacks are drawn at random",
+        "    if missing:",
+        "    if False:",
+        (ENCODERS,),
+    ),
+    Mutation(
+        "releasing/description.py",
+        "a release may name a model elsewhere",
+        "name in PLACES or key in PLACES or",
+        "",
+        (ENCODERS,),
     ),
     Mutation(
         "models/frozen.py",

@@ -8,15 +8,16 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from dpdt import data, load, models
 from dpdt.cli.main import cli
 from dpdt.data import Facts
 from dpdt.errors import InputError
-from dpdt.models import pretrained
 from dpdt.models.encoders import View, view_of
 from dpdt.models.frozen import features
 from dpdt.models.settings import ModelSettings as Model
+from dpdt.releasing.description import Description, rebuild
 from dpdt.releasing.export import export
 from tests.models.test_pretrained import wordpiece
 from tests.numbers import prepare
@@ -119,6 +120,7 @@ def test_images_are_normalised_as_the_encoder_was_trained(tmp_path):
         ({"size": {"shortest_edge": 40}, "crop_size": {"height": 32, "width": 32}}, [32, 32]),
         ({"size": {"shortest_edge": 40}}, [40, 40]),
         ({"size": 28}, [28, 28]),
+        ({"size": 28, "crop_size": 24, "do_center_crop": False}, [28, 28]),
         ({}, [16, 16]),  # the configuration's own
     ],
 )
@@ -157,6 +159,18 @@ def test_without_timm_the_error_names_it(folder):
             COLOUR, "model.name: is no encoder of images of 24 × 24",
         ),
         (
+            lambda f: (f / "preprocessor_config.json").write_text('{"size": "24"}'),
+            COLOUR, "view.size: must be two sides",
+        ),
+        (
+            lambda f: (f / "preprocessor_config.json").write_text('{"do_rescale": false}'),
+            COLOUR, "do_rescale must be true",
+        ),
+        (
+            lambda f: (f / "preprocessor_config.json").write_text("[" * 100_000),
+            COLOUR, "preprocessor_config.json: cannot be read",
+        ),
+        (
             lambda f: (f / "preprocessor_config.json").write_text('{"size": 5000}'),
             COLOUR, r"view.size: must be two sides of 1 to 1024, found \[5000, 5000\]",
         ),
@@ -184,12 +198,16 @@ def test_a_reader_of_texts_is_refused_for_images(tmp_path, monkeypatch):
 def test_names_that_are_no_folder_are_still_told_the_nearest(folder):
     with pytest.raises(InputError, match="the folder of an image encoder, found 'resnet81'"):
         models.check(Model(name="resnet81"), COLOUR)
+    for name in ("", "x" * 5000):
+        with pytest.raises(InputError, match="the folder of an image encoder, found"):
+            models.check(Model(name=name), COLOUR)
     with pytest.raises(InputError, match="must be one of linear"):
         models.check(Model(name="vit"), data.facts("digits"))  # 64 numbers are no image
 
 
-def test_a_whole_encoder_can_be_trained(folder):
-    model = models.build(Model(name="vit"), COLOUR, 0)
+@pytest.mark.parametrize("trained", ["all", "lora"])
+def test_an_encoder_can_be_trained_too(folder, trained):
+    model = models.build(Model(name="vit", trained=trained, lora_rank=2), COLOUR, 0)
     examples = (torch.rand(6, 3, 12, 12), torch.arange(6) % 3)
     step, loader = prepare(
         model, examples, memory="none", noise=0.0, clip=1e-3, batch_size=6, epochs=1
@@ -226,7 +244,11 @@ def test_a_head_is_trained_released_and_used(folder, tmp_path, public):
 def test_the_library_reads_backbone_and_head(folder, tmp_path):
     model = models.build(Model(name="vit", trained="head"), COLOUR, 0).eval()
     names = {path.name for path in export(model, tmp_path / "out")}
-    assert names == {"config.json", "model.safetensors", "head.safetensors"}
+    assert names == {
+        "config.json", "model.safetensors", "head.safetensors", "preprocessor_config.json",
+    }  # fmt: skip
+    again = view_of(tmp_path / "out", model.backbone.config, COLOUR)
+    assert again.as_json() == model.view.as_json()
     backbone = transformers.AutoModel.from_pretrained(tmp_path / "out", add_pooling_layer=False)
     x = torch.rand(2, 3, 12, 12)
     with torch.no_grad():
@@ -234,19 +256,90 @@ def test_the_library_reads_backbone_and_head(folder, tmp_path):
         torch.testing.assert_close(model.head(hidden), model(x))
 
 
+GOOD = {"size": [8, 8], "mean": [0], "deviation": [1], "width": 4}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"view": 3}, "view.size"),
-        ({"view": {"size": [8, 1e9], "mean": [0], "deviation": [1]}}, "view.size"),
-        ({"view": {"size": [8, 8], "mean": [], "deviation": []}}, "view.mean"),
-        ({"view": {"size": [8, 8], "mean": [0, 0], "deviation": [1]}}, "view.deviation"),
-        ({"model_type": "timm_wrapper", "architecture": "local-dir:/x"}, "names a place"),
+        ({"view": GOOD | {"size": [8, 1e9]}}, "view.size"),
+        ({"view": GOOD | {"mean": []}}, "view.mean"),
+        ({"view": GOOD | {"mean": [0] * 17, "deviation": [1] * 17}}, "at most 16 colours"),
+        ({"view": GOOD | {"deviation": [1, 1]}}, "view.deviation"),
+        ({"view": GOOD | {"deviation": [1e-45]}}, "numbers from 0 to 1"),
+        ({"view": GOOD | {"width": 10**9}}, "view.width"),
+        ({"model_type": "timm_wrapper", "architecture": "local-dir:/x"}, "may name no place"),
+        ({"model_type": "timm_wrapper", "model_args": {"a": "/x"}}, "may name no place"),
+        ({"model_type": "vit", "sub": [{"backbone": "some/where"}]}, "may name no place"),
+        ({"model_type": "vit", "sub": {"checkpoint_path": "x"}}, "may name no place"),
     ],
 )
-def test_what_a_release_says_of_a_backbone_is_checked(values, message):
+def test_what_a_release_says_of_a_backbone_is_checked(values, message, tmp_path):
+    said = Description(
+        kind="x",
+        model={"name": "transformers", "trained": "head"},
+        backbone={**vit().config.to_diff_dict(), **values},
+        facts=COLOUR,
+    )
     with pytest.raises(InputError, match=message):
-        pretrained.rebuild(values, Model(name="transformers", trained="head"), COLOUR)
+        rebuild(said, tmp_path)
+
+
+@pytest.mark.parametrize("size", [[16, 16], [900, 900]])
+def test_a_release_makes_no_pass_of_a_size_that_it_states(tmp_path, size, monkeypatch):
+    """Building one takes no more than its weights: nothing is computed."""
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", None)
+    found = resnet().config.to_diff_dict() | {"view": GOOD | {"size": size, "width": 12}}
+    said = Description(
+        kind="x", model={"name": "transformers", "trained": "head"}, backbone=found, facts=GREY
+    )
+    assert rebuild(said, tmp_path).head.in_features == 12
+
+
+def test_an_encoder_that_draws_at_random_is_refused(tmp_path):
+    """ViTMAE hides other patches every time: an image would have many features."""
+    small = transformers.ViTMAEConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        image_size=16, patch_size=4,
+    )  # fmt: skip
+    transformers.ViTMAEModel(small).save_pretrained(tmp_path / "mae")
+    model = models.build(Model(name=str(tmp_path / "mae"), trained="head"), COLOUR, 0)
+    with pytest.raises(InputError, match="other features of the same input every time"):
+        features(model, (torch.rand(4, 3, 12, 12), torch.zeros(4, dtype=torch.long)))
+
+
+def test_weights_that_are_not_there_are_never_drawn_at_random(folder):
+    weights = load_file(folder / "model.safetensors")
+    for name in [n for n in weights if ".layer.1." in n or "layers.1." in n]:
+        del weights[name]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"vit: has no weights for .*1.* and \d+ more"):
+        models.build(Model(name="vit", trained="head"), COLOUR, 0)
+
+
+@pytest.mark.parametrize("value", [None, "16", [[]], {"a": 1}])
+def test_values_of_a_folder_that_fail_anywhere_are_one_sentence(folder, value):
+    found = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(found | {"image_size": value}))
+    for pretrained in (True, False):
+        with pytest.raises(InputError, match=r"vit: |no encoder of images"):
+            models.build(Model(name="vit", trained="head", pretrained=pretrained), COLOUR, 0)
+
+
+def test_norms_that_mix_examples_stay_frozen(tmp_path):
+    path = saved(tmp_path, "resnet")
+    with pytest.raises(InputError, match="BatchNorm, which mixes examples; train its head"):
+        models.build(Model(name=str(path)), COLOUR, 0)
+
+
+def test_a_model_of_texts_and_images_is_told_apart(tmp_path):
+    config = transformers.CLIPConfig(
+        text_config={"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+        vision_config={"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+    )
+    with pytest.raises(InputError, match="save its vision model alone"):
+        view_of(tmp_path, config, COLOUR)
 
 
 def test_a_view_is_written_and_read():

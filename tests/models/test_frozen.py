@@ -89,7 +89,8 @@ def test_inputs_are_computed_together_only_if_places_are_equal(found, monkeypatc
     model, x = Counts(), torch.randn(40, 3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rows, _ = frozen.features(model, (x, torch.arange(40)))
-    assert {n for n, _ in model.seen} == ({frozen.IMAGES} if found == 1 else {1})
+    seen = model.seen[frozen.TRIES :]  # behind the trial of one row, again and again
+    assert {n for n, _ in seen} == ({frozen.IMAGES} if found == 1 else {1})
     assert rows.dtype == torch.float32
 
 

@@ -16,7 +16,7 @@ from dpdt.data.access import sample
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
 from dpdt.releasing.budget import budget
-from dpdt.releasing.description import _refuse_many_layers
+from dpdt.releasing.description import _refuse_strange
 from dpdt.releasing.loading import opened
 from dpdt.runs import Run
 from dpdt.weights import storable
@@ -252,7 +252,7 @@ class TestFolders:
     def test_a_model_of_endless_layers_is_not_built(self, key):
         for value in (5000, [2, 5000], {"inner_depth": 5000}):
             with pytest.raises(InputError, match="must be at most 1000"):
-                _refuse_many_layers({key: value})
+                _refuse_strange({key: value})
 
 
 def test_a_second_end_is_refused(run):

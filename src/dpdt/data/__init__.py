@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,8 +75,12 @@ def folder() -> Path:
 
 def folder_of(name: str) -> Path | None:
     """A folder by its path, or by its name below the data folder; None if there is none."""
+    if not name:
+        return None
     found = (Path(name).expanduser(), folder() / name)
-    return next((path for path in found if path.is_dir()), None)
+    with suppress(OSError):  # a name that is too long
+        return next((path for path in found if path.is_dir()), None)
+    return None
 
 
 def missing(name: str) -> list[Path]:

@@ -9,7 +9,7 @@ larger one would let more noise through, and a smaller one would use less of the
 A network's reach grows as it learns, so it is measured on weights that are twice as large. And a
 network that must learn features needs a way to go, whatever the noise. Its η is 0.6/√(σ·T·reach):
 the exponents and the number were fitted to many small problems (benchmarks/rates.py), on training
-parts alone. docs/results.md shows how well both do.
+parts alone (docs/rule.md). docs/results.md shows how well both do.
 
 A network with frozen weights, as one with adapters, was trained before, and the noise must leave
 what it knows. Reach does not show whether it does: an adapter is a product with one factor 0, and

@@ -20,6 +20,7 @@ from dpdt.errors import InputError
 from dpdt.fields import is_integer, is_number
 
 PROCESSOR = "preprocessor_config.json"
+COLOURS, MOST = 16, 100.0  # at most: colours, and a mean or deviation of numbers from 0 to 1
 FIRST = ("cls_token", "class_embedding")  # a token for the whole image, before all others
 LARGEST = 1024  # pixels on a side
 
@@ -71,6 +72,15 @@ class View(nn.Module):
             raise InputError(
                 f"view.deviation: must be {len(mean)} numbers above 0, found {deviation!r:.50}"
             )
+        if len(mean) > COLOURS:
+            raise InputError(f"view.mean: must be at most {COLOURS} colours, found {len(mean)}")
+        if not all(
+            abs(m) <= MOST and 1 / MOST <= d <= MOST for m, d in zip(mean, deviation, strict=True)
+        ):
+            raise InputError(
+                f"view: mean and deviation must be for numbers from 0 to 1, found {mean!r:.50} and "
+                f"{deviation!r:.50}"
+            )
         return cls(size, mean, deviation)
 
 
@@ -81,9 +91,15 @@ def view_of(folder: Path, config: Any, facts: Facts) -> View:
     neither does, images keep their size, and go from −1 to 1.
     """
     said = _json(folder / PROCESSOR)
-    timm = getattr(config, "pretrained_cfg", None) or {}
+    timm = getattr(config, "pretrained_cfg", None)
+    timm = timm if isinstance(timm, Mapping) else {}
     colours = getattr(config, "num_channels", None) or len(timm.get("mean", (0, 0, 0)))
-    sizes = (said.get("crop_size"), said.get("size"), getattr(config, "image_size", None),
+    if hasattr(config, "vision_config"):
+        raise InputError(f"{folder}: holds more than an image encoder; save its vision model alone")
+    if said.get("do_rescale", True) is not True:
+        raise InputError(f"{folder / PROCESSOR}: do_rescale must be true, for numbers from 0 to 1")
+    cropped = said.get("crop_size") if said.get("do_center_crop", True) else None
+    sizes = (cropped, said.get("size"), getattr(config, "image_size", None),
              timm.get("input_size"), list(facts.shape))  # fmt: skip
     normal = said if said.get("do_normalize", True) else {}
     mean = normal.get("image_mean", timm.get("mean"))
@@ -91,7 +107,7 @@ def view_of(folder: Path, config: Any, facts: Facts) -> View:
     try:
         return View.of_json(
             {
-                "size": next(found for given in sizes if (found := _sides(given))),
+                "size": _sides(next(given for given in sizes if given)),
                 "mean": [0.5] * colours if mean is None else list(mean),
                 "deviation": [0.5] * colours if deviation is None else list(deviation),
             }
@@ -100,15 +116,12 @@ def view_of(folder: Path, config: Any, facts: Facts) -> View:
         raise InputError(f"{folder}: says nothing of use about images ({error})") from None
 
 
-def _sides(given: Any) -> list[int] | None:
+def _sides(given: Any) -> Any:
     """Height and width, in any of the ways that folders say them."""
     if isinstance(given, Mapping):
         edge = given.get("shortest_edge")
-        given = [given.get("height", edge), given.get("width", edge)]
-    elif isinstance(given, int):
-        given = [given, given]
-    found = list(given or ())[-2:]
-    return found if len(found) == 2 and all(map(is_integer, found)) else None
+        return [given.get("height", edge), given.get("width", edge)]
+    return list(given)[-2:] if isinstance(given, list | tuple) else [given, given]
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -116,9 +129,23 @@ def _json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
     return found if isinstance(found, dict) else {}
+
+
+def processor(view: View) -> dict[str, Any]:
+    """What a folder's preprocessor says, for an encoder with this view."""
+    return {
+        "do_resize": True,
+        "size": dict(zip(("height", "width"), view.size, strict=True)),
+        "resample": 3,  # bicubic
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": view.mean,
+        "image_std": view.deviation,
+    }
 
 
 def read_off(hidden: Tensor, pooling: str) -> Tensor:
@@ -140,7 +167,10 @@ def width_of(backbone: nn.Module, view: View, pooling: str) -> int:
         with torch.no_grad():
             shown = torch.zeros(1, len(view.mean), *view.size)
             hidden: Tensor = backbone.eval()(pixel_values=shown).last_hidden_state
-            return read_off(hidden, pooling).shape[1]
+            found = read_off(hidden, pooling)
+            if not found.isfinite().all():
+                raise ValueError("what it says is not finite")
+            return found.shape[1]
     except Exception as error:  # a library's model can fail in any way
         said = (str(error).strip() or type(error).__name__).split("\n")[0][:200]
         raise InputError(

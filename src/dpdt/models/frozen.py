@@ -26,10 +26,11 @@ from torch import Tensor, nn
 
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.lanes import Lanes, keep_memory, one_core
-from dpdt.algorithm.places import equal_places
+from dpdt.algorithm.places import Digests, equal_places, made_up
 from dpdt.algorithm.state import Attributes, model_hash, replica
 from dpdt.data import cache
 from dpdt.data.access import count, fingerprint, take
+from dpdt.errors import InputError
 from dpdt.mechanism import full_precision
 from dpdt.models.settings import ModelSettings
 
@@ -85,7 +86,7 @@ def key_of(model: nn.Module, settings: ModelSettings, part: Any) -> str:
     code = hashlib.sha256()
     for path in sorted([*here.glob("*.py"), *(here.parent / name for name in CODE)]):
         code.update(path.name.encode() + path.read_bytes())
-    others = [sys.modules[name] for name in ("transformers", "peft") if name in sys.modules]
+    others = [sys.modules[name] for name in ("transformers", "peft", "timm") if name in sys.modules]
     described = {
         "examples": fingerprint(part),
         "tensors": model_hash(nn.ModuleDict(children)),
@@ -129,12 +130,21 @@ class _Frozen:
         return self.lanes.map(lambda chunk: (chunk[0], self._compute(chunk[1])), chunks)
 
     def together(self, like: Data, rows: int, full: Data | None = None) -> bool:
-        """Whether that many rows may be computed at once: all places give the same result."""
+        """Whether that many rows may be computed at once: all places give the same result.
+
+        A model that gives another one every time is refused.
+        """
 
         def compute(some: Data, trial: int) -> list[Tensor]:
             return [self._compute(_with(some, full))[:rows]]
 
+        one = _with(made_up(like, 1, 0), full)
         with one_core():
+            if len({Digests.of([self._compute(one)]).rows[0] for _ in range(TRIES)}) > 1:
+                raise InputError(
+                    "model.name: gives other features of the same input every time, so it draws "
+                    "at random in use as well; use another encoder"
+                )
             return equal_places(compute, like, 1, rows, TRIES) == 1
 
     def _compute(self, inputs: Data) -> Tensor:

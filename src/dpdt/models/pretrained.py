@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from dpdt import data
 from dpdt.data import Facts
 from dpdt.errors import InputError
+from dpdt.fields import is_integer
 from dpdt.models import encoders
 from dpdt.models.classifier import Classifier
 from dpdt.models.describe import GPT2, VIT_LAYERS, VIT_PATCH
@@ -28,7 +29,8 @@ from dpdt.models.settings import ModelSettings
 
 # Of a transformers configuration: what could name code elsewhere, or how weights were packed.
 ELSEWHERE = ("auto_map", "attn_implementation", "quantization_config", "name_or_path")
-VIEW = "view"  # among the values of a backbone: what it is shown of images
+VIEW, WIDTH = "view", "width"  # among a backbone's values: what it is shown of images, and says
+WIDEST = 1_000_000
 
 
 def _transformers() -> Any:
@@ -71,7 +73,7 @@ def build(model: ModelSettings, facts: Facts) -> Classifier:
     if facts.text:
         return _classifier(transformers, backbone, model, facts)
     view = encoders.view_of(_folder(model.name, "model.name"), backbone.config, facts)
-    return _seeing(backbone, view, model, facts)
+    return _seeing(backbone, view, None, model, facts)
 
 
 def architecture(model: nn.Module) -> dict[str, Any]:
@@ -79,24 +81,27 @@ def architecture(model: nn.Module) -> dict[str, Any]:
     whole: Any = model
     text = json.dumps(whole.backbone.config.to_diff_dict(), default=str)
     found: dict[str, Any] = _plain(json.loads(text))
-    return found if whole.view is None else {**found, VIEW: whole.view.as_json()}
+    if whole.view is None:
+        return found
+    return {**found, VIEW: {**whole.view.as_json(), WIDTH: whole.head.in_features}}
 
 
 def rebuild(values: Mapping[str, Any], model: ModelSettings, facts: Facts) -> Classifier:
     """A classifier from `architecture`, with random weights. No code but the library's is run."""
     transformers = _transformers()
     values = dict(values)
-    view = None if VIEW not in values else encoders.View.of_json(values.pop(VIEW))
-    if ":" in str(values.get("architecture", "")):  # timm would look for it on a disk or a hub
-        raise InputError(f"backbone.architecture: names a place, {values['architecture']!r:.50}")
+    seen = values.pop(VIEW, None)
     try:
         config = transformers.AutoConfig.for_model(**_plain(values))
         backbone = transformers.AutoModel.from_config(
             config, dtype=torch.float32, trust_remote_code=False
         )
-        if view is not None:
-            return _seeing(backbone, view, model, facts)
-        return _classifier(transformers, backbone, model, facts)
+        if seen is None:
+            return _classifier(transformers, backbone, model, facts)
+        view, width = encoders.View.of_json(seen), seen.get(WIDTH)
+        if not is_integer(width) or not 1 <= width <= WIDEST:  # weights are compared with it later
+            raise InputError(f"view.width: must be from 1 to {WIDEST}, found {width!r:.50}")
+        return _seeing(backbone, view, width, model, facts)
     except Exception as error:  # wrong values can fail anywhere
         raise InputError(f"backbone: builds no model ({_first_line(error)})") from None
 
@@ -121,18 +126,25 @@ def _classifier(transformers: Any, backbone: Any, model: ModelSettings, facts: F
     return Classifier(backbone, width, facts.classes, pooling, bias, model)
 
 
-def _seeing(backbone: Any, view: encoders.View, model: ModelSettings, facts: Facts) -> Classifier:
-    """An encoder of images with a head."""
+def _seeing(
+    backbone: Any, view: encoders.View, width: int | None, model: ModelSettings, facts: Facts
+) -> Classifier:
+    """An encoder of images with a head, on as many numbers as it is found to say of an image."""
     colours = len(view.mean)
     if facts.shape[0] not in (1, colours):
         raise InputError(
             f"model.name: reads images of {colours} colours, and the data have {facts.shape[0]}"
         )
+    mixes = any("BatchNorm" in type(module).__name__ for module in backbone.modules())
+    if model.trained != "head" and mixes:
+        raise InputError(
+            "model.trained: this encoder has BatchNorm, which mixes examples; train its head"
+        )
     pooler = getattr(backbone, "pooler", None)
     if isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
         backbone.pooler = None  # its weights are never used here
     pooling = encoders.pooling_of(backbone)
-    width = encoders.width_of(backbone, view, pooling)
+    width = width or encoders.width_of(backbone, view, pooling)
     backbone = _trained(backbone, model)
     return Classifier(backbone, width, facts.classes, pooling, True, model, view)
 
@@ -174,7 +186,7 @@ def _without_dropout(config: Any) -> dict[str, float]:
     return {
         name: 0.0
         for name, value in config.to_dict().items()
-        if ("drop" in name) and isinstance(value, float)
+        if "drop" in name and isinstance(value, int | float) and not isinstance(value, bool)
     }
 
 
@@ -193,34 +205,47 @@ def _load(transformers: Any, model: ModelSettings) -> Any:
             config = transformers.AutoConfig.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False, **extra
             )
-        except (OSError, ValueError, ImportError) as error:
+        except Exception as error:  # wrong values can fail anywhere
             raise InputError(f"{folder}: holds no model ({_first_line(error)})") from None
     for name, value in _without_dropout(config).items():
         setattr(config, name, value)
-    if not model.pretrained:
-        return transformers.AutoModel.from_config(config, dtype=torch.float32)
     try:
-        return transformers.AutoModel.from_pretrained(
+        if not model.pretrained:
+            return transformers.AutoModel.from_config(config, dtype=torch.float32)
+        found, said = transformers.AutoModel.from_pretrained(
             folder,
             config=config,
             local_files_only=True,
             trust_remote_code=False,
             dtype=torch.float32,
+            output_loading_info=True,
             **extra,
         )
     except Exception as error:  # damaged weights can fail anywhere
-        raise InputError(f"{folder}: cannot be loaded ({_first_line(error)})") from None
+        where = folder if model.pretrained else model.name
+        raise InputError(f"{where}: cannot be loaded ({_first_line(error)})") from None
+    missing = sorted(name for name in said["missing_keys"] if "pooler" not in name)
+    if missing:  # the library would draw them at random
+        raise InputError(
+            f"{folder}: has no weights for {missing[0]}"
+            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}; it holds another model"
+        )
+    return found
 
 
 def _with_lora(backbone: Any, model: ModelSettings) -> nn.Module:
+    """Adapters where PEFT puts them by default, or else at all linear layers."""
     from peft import LoraConfig, get_peft_model
 
+    chosen: dict[str, Any] = {"r": model.lora_rank, "lora_alpha": model.lora_alpha}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about GPT-2's transposed weights, which it handles
         try:
-            adapted: nn.Module = get_peft_model(
-                backbone, LoraConfig(r=model.lora_rank, lora_alpha=model.lora_alpha)
-            )
+            try:
+                adapted: nn.Module = get_peft_model(backbone, LoraConfig(**chosen))
+            except ValueError:  # it knows no default for this architecture
+                everywhere = LoraConfig(target_modules="all-linear", **chosen)
+                adapted = get_peft_model(backbone, everywhere)
         except ValueError as error:
             raise InputError(f"model.trained: lora fails here ({_first_line(error)})") from None
     return adapted
@@ -261,4 +286,5 @@ def tokenizer(model: ModelSettings) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0][:200]
+    first, *more = str(error).strip().split("\n")
+    return f"{first} {more[0].strip()}"[:200] if first.endswith(":") and more else first[:200]

@@ -8,7 +8,8 @@ model     the section [model], or null for a model of one's own. A model that wa
           is called "transformers", and the path is left out
 class     the model's class, for people; no code is found by it
 backbone  the architecture of a model that was read from a folder, as transformers describes it;
-          its tokenizer lies in transformers/ beside config.json. null for other models
+          its tokenizer lies in transformers/ beside config.json. For images there is a `view`: what
+          the encoder is shown (models/encoders.py). null for other models
 facts     shape of an input, number of classes, whether inputs are texts, name of the data set, and
           the task that it is made for; null where nobody knows, or the name would be a path
 inputs    how numbers become inputs, as in data/scales.py, or columns of a table, as in
@@ -42,6 +43,8 @@ FILE, TRANSFORMERS = "config.json", "transformers"
 LARGEST = 10_000_000  # bytes
 MOST = 1000  # layers of a model that says so in one number
 MANY = re.compile("layer|depth|block|stage|repeat")  # keys that say how often something is built
+# Where libraries would look for a model on a disk, or ask a hub; timm's own name of a model.
+PLACES, ARCHITECTURE = ("backbone", "checkpoint_path", "model_args"), "architecture"
 FACTS = ("shape", "classes", "text", "name", "task")
 KEYS = ("format", "dpdt", "model", "class", "backbone", "facts", "inputs", "labels", "trained")
 
@@ -243,16 +246,20 @@ def rebuild(found: Description, folder: Path) -> nn.Module:
     from dpdt.models import pretrained
 
     architecture = _table(found.backbone, "backbone")
-    _refuse_many_layers(architecture)
+    _refuse_strange(architecture)
     settings = replace(settings, tokenizer=str(folder / TRANSFORMERS))
     return pretrained.rebuild(architecture, settings, found.facts)
 
 
-def _refuse_many_layers(values: Any, name: str = "") -> None:
-    """Refuse what would take for ever to build, wherever it stands."""
+def _refuse_strange(values: Any, name: str = "") -> None:
+    """Refuse what would take for ever to build, or name a place, wherever it stands."""
     parts = values.items() if isinstance(values, Mapping) else ((name, v) for v in values)
     for key, value in parts:
         if isinstance(value, Mapping | list):
-            _refuse_many_layers(value, str(key))
+            _refuse_strange(value, str(key))
         elif MANY.search(str(key)) and is_integer(value) and value > MOST:
             raise InputError(f"backbone.{key}: must be at most {MOST}, found {value}")
+        elif isinstance(value, str) and (
+            name in PLACES or key in PLACES or (key == ARCHITECTURE and not value.isidentifier())
+        ):
+            raise InputError(f"backbone.{key}: may name no place, found {value!r:.50}")

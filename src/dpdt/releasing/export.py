@@ -5,7 +5,8 @@ LoRA, reads from there, and the tokenizer. A backbone with a head is one model f
 where it has a class that reads the same token (causal models and ViT); whether that class gives
 the same answers is tried on made-up inputs. Otherwise the head is a file of its own beside the
 backbone: head.safetensors, with `weight` and perhaps `bias`. Encoders are read by the mean of all
-tokens, for which the library has no class. Models of the libraries' own classes, as `dpdt.train`
+tokens, for which the library has no class. Beside an encoder of images, preprocessor_config.json
+says what it is shown of them. Models of the libraries' own classes, as `dpdt.train`
 takes them, are saved as they are; their tokenizer is not known here.
 
 Guarantees: the same model gives the same bytes. No file names a path of this machine. All weights
@@ -24,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dpdt.mechanism import full_precision
-from dpdt.models import pretrained
+from dpdt.models import encoders, pretrained
 from dpdt.models.classifier import Classifier
 
 LIBRARY = ("transformers", "PreTrainedModel")
@@ -72,6 +73,9 @@ def _classifier(model: Classifier, folder: Path) -> None:
         _save(model.backbone if whole is None else whole, folder)
     if model.reads_texts:
         _tokenizer(model, folder)
+    if model.view is not None:
+        text = json.dumps(encoders.processor(model.view), indent=2)
+        (folder / encoders.PROCESSOR).write_text(text + "\n", "utf-8")
 
 
 def _save(model: Any, folder: Path) -> None:
