@@ -198,7 +198,7 @@ def test_a_reader_of_texts_is_refused_for_images(tmp_path, monkeypatch):
 def test_names_that_are_no_folder_are_still_told_the_nearest(folder):
     with pytest.raises(InputError, match="the folder of an image encoder, found 'resnet81'"):
         models.check(Model(name="resnet81"), COLOUR)
-    for name in ("", "x" * 5000):
+    for name in ("", "x" * 5000, "~nobody-at-all/x"):
         with pytest.raises(InputError, match="the folder of an image encoder, found"):
             models.check(Model(name=name), COLOUR)
     with pytest.raises(InputError, match="must be one of linear"):

@@ -77,8 +77,8 @@ def folder_of(name: str) -> Path | None:
     """A folder by its path, or by its name below the data folder; None if there is none."""
     if not name:
         return None
-    found = (Path(name).expanduser(), folder() / name)
-    with suppress(OSError):  # a name that is too long
+    with suppress(OSError, RuntimeError):  # a name that is too long, or the home of nobody
+        found = (Path(name).expanduser(), folder() / name)
         return next((path for path in found if path.is_dir()), None)
     return None
 
