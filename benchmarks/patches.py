@@ -4,9 +4,10 @@
 
 Data set, how many training images are trained on at ε = 3, seeds, and variants: a model with keys
 of [model]. `contrast` and `whitening` are constants of `patches`, which no run can set. 1,000 other
-training images are public, and others judge, two thirds as many as are trained on. A line of JSON
-for each run, in benchmarks/out/patches.jsonl as well. Runs that are there are left out. No test
-image is looked at.
+training images are public, and others judge, two thirds as many as are trained on. With `length=ℓ`
+the head sees no public inputs, and takes its own to be so long; with 0 it knows no length. A line
+of JSON for each run, in benchmarks/out/patches.jsonl as well. Runs that are there are left out. No
+test image is looked at.
 """
 
 from __future__ import annotations
@@ -31,10 +32,16 @@ EPOCHS, RATE, EPSILON = 40, 0.05, 3.0  # RATE: of the examples, in a mini-batch
 CONTRAST, WHITENING = patches.CONTRAST, patches.WHITENING  # the package's own
 
 
+def keys_of(variant: str) -> tuple[str, dict[str, Any]]:
+    """A model, and what is given of it."""
+    kind, *given = variant.split(",")
+    return kind, {key: json.loads(value) for key, value in (g.split("=") for g in given)}
+
+
 def features(name: str, examples: int, variant: str) -> tuple[Tensor, Tensor]:
     """Of the images that are trained on, of those that judge, and of the public ones, in a row."""
-    kind, *given = variant.split(",")
-    keys: dict[str, Any] = {key: json.loads(value) for key, value in (g.split("=") for g in given)}
+    kind, keys = keys_of(variant)
+    keys.pop("length", None)
     patches.CONTRAST = keys.pop("contrast", CONTRAST)
     patches.WHITENING = keys.pop("whitening", WHITENING)
     settings = ModelSettings(name=kind, mirror=keys.pop("mirror", False), **keys)
@@ -49,12 +56,15 @@ def features(name: str, examples: int, variant: str) -> tuple[Tensor, Tensor]:
     return frozen.features_once(model, settings, (x, y))
 
 
-def run(x: Tensor, y: Tensor, examples: int, seed: int) -> float:
+def run(x: Tensor, y: Tensor, examples: int, seed: int, length: float | None) -> float:
     own, held = slice(examples), slice(examples, -PUBLIC)
     torch.manual_seed(seed)
     model = nn.Linear(x.shape[1], 10)
+    if length:
+        model.input_length = length  # type: ignore[assignment]
+    public = x[-PUBLIC:] if length is None else None
     train(
-        model, (x[own], y[own]), public=x[-PUBLIC:], epsilon=EPSILON, epochs=EPOCHS,
+        model, (x[own], y[own]), public=public, epsilon=EPSILON, epochs=EPOCHS,
         batch_size=round(RATE * examples), seed=seed,
     )  # fmt: skip
     found = accuracy(model, (x[held], y[held]))
@@ -74,9 +84,10 @@ if __name__ == "__main__":
         if not todo:
             continue
         x, y = features(name, examples, variant)
+        length = keys_of(variant)[1].get("length")
         for seed in todo:
             row = {"data": name, "examples": examples, "variant": variant, "seed": seed}
-            row |= {"features": x.shape[1], "accuracy": run(x, y, examples, seed)}
+            row |= {"features": x.shape[1], "accuracy": run(x, y, examples, seed, length)}
             with OUT.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps(row), flush=True)

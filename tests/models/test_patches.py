@@ -219,7 +219,9 @@ def test_without_public_images_clip_and_rate_follow_the_length_of_features():
     module = patches((1, 8, 8), size=6, patch=3, grid=3, threshold=1.0)
     module.learn_(made_up((1, 8, 8)))
     lengths = module(made_up((1, 8, 8))).float().norm(dim=1)
-    assert float(lengths.square().mean().sqrt()) == pytest.approx(describe.length(features), 0.01)
+    assert float(lengths.square().mean().sqrt()) == pytest.approx(
+        describe.length(features, describe.SIZE), 0.01
+    )
 
 
 @pytest.mark.parametrize(

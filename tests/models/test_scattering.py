@@ -1,11 +1,15 @@
 """Scattering features: what wavelets must do, whatever the data."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
 
-from dpdt import data, models
+from dpdt import config, data, models
+from dpdt.data import Facts
 from dpdt.errors import InputError
+from dpdt.models.patches import made_up
 from dpdt.models.scattering import SIDE, Scattering, averaging, morlet
 from dpdt.models.settings import ModelSettings as Model
 
@@ -95,3 +99,24 @@ def test_only_the_head_is_trained_on_features_computed_once():
     assert models.inputs(model, chosen, examples, augment=True).train[0] is x
     with pytest.raises(InputError, match=r"model.pool: .* found 3"):
         models.build(Model(name="scatter", pool=3), facts, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "pool"), [((1, 28, 28), 1), ((3, 32, 32), 2), ((3, 32, 32), 1), ((1, 8, 8), 1)]
+)
+def test_features_are_about_as_long_as_is_said(shape, pool):
+    """Of made-up images, so nothing private is looked at. Clip and rate follow it."""
+    facts = Facts(examples=40, shape=shape, classes=10)
+    features = models.build(Model(name="scatter", pool=pool), facts, 0).features
+    lengths = features(made_up(shape)[:40]).norm(dim=1)
+    said = models.length(Model(name="scatter", pool=pool), facts, False)
+    assert said == pytest.approx(float(lengths.mean()), rel=0.15)
+    assert models.length(Model(name="scatter", pool=pool), facts, True) is None
+
+
+def test_without_public_images_the_clip_follows_the_length_of_features():
+    over = ("data.name=digits-images", "model.name=scatter", "data.public=0")
+    found = config.problem_of(config.load("digits", over, None))
+    ready = config.plan_of(config.load("digits", over, None)).at(0)
+    assert found.length == pytest.approx(0.65 * math.sqrt(81 * 4))
+    assert ready.clip == pytest.approx((0.1 * math.hypot(found.length, 1.0) / math.sqrt(2.0),))

@@ -24,7 +24,7 @@ def problem_of(config: Config) -> Problem:
         bounds=models.bounds(config.model) if usual and facts.in_memory else None,
         public=config.data.public,
         linear=usual and models.is_linear(config.model, config.train.augment) and has_bias,
-        length=models.length(config.model, config.train.augment),
+        length=models.length(config.model, facts, config.train.augment),
     )
 
 

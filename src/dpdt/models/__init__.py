@@ -113,11 +113,14 @@ def bounds(model: ModelSettings) -> Bounds | None:
     return linear_bounds(model.radius) if bounded and model.radius else None
 
 
-def length(model: ModelSettings, augment: bool) -> float | None:
-    """How long the inputs of what is trained are made to be, if the model's construction says."""
-    if model.name != "patches" or not has_features(model, augment):
+def length(model: ModelSettings, facts: Facts, augment: bool) -> float | None:
+    """How long the inputs of what is trained are, if the model's construction says."""
+    if model.name not in FROZEN or not has_features(model, augment):
         return None
-    return describe.length(describe.patched(model.dictionary, model.channels, model.grid))
+    if model.name == "scatter":
+        return describe.length(describe.scattered(facts.shape, model.pool), describe.SCATTERED)
+    found = describe.patched(model.dictionary, model.channels, model.grid)
+    return describe.length(found, describe.SIZE)
 
 
 def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:

@@ -11,6 +11,7 @@ GPT2 = {"gpt2": (12, 768), "gpt2-medium": (24, 1024)}  # layers, width
 VIT_LAYERS, VIT_PATCH = 12, 16
 PATCH = 6  # the side of the pieces that a dictionary has
 SIZE = 0.5  # of features from patches, as a root mean square over public or made-up images
+SCATTERED = 0.65  # of scattering features, over made-up images: norms make them at most 1
 CNN_LEAST = 14  # the smallest side of which the small CNN leaves anything
 CONVNET, CONVNET_SIDE = (16, 32), 4  # channels, and the side that images are averaged down to
 
@@ -110,9 +111,9 @@ def patched(dictionary: int, wanted: int, grid: int) -> int:
     return channels(dictionary, wanted) * grid**2
 
 
-def length(features: int) -> float:
-    """How long the features of an image from patches are made to be."""
-    return SIZE * math.sqrt(features)
+def length(features: int, size: float) -> float:
+    """How long the features of an image are, if each is of this size."""
+    return size * math.sqrt(features)
 
 
 def patches(dictionary: int, wanted: int, grid: int, classes: int) -> list[Parameter]:

@@ -216,7 +216,8 @@ class Patched(nn.Module):
         super().__init__()
         self.features = features
         self.head = nn.Linear(features.offset.numel(), classes)
-        self.head.input_length = describe.length(self.head.in_features)  # type: ignore[assignment]
+        found = describe.length(self.head.in_features, describe.SIZE)
+        self.head.input_length = found  # type: ignore[assignment]
 
     @classmethod
     def of(cls, model: ModelSettings, facts: Facts) -> Patched:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dpdt.models import describe
+
 ANGLES = 8
 SCALES = 2
 CHANNELS = 1 + SCALES * ANGLES + ANGLES**2
@@ -139,6 +141,8 @@ class Scattered(nn.Module):
         super().__init__()
         self.features = Scattering(pool)
         self.head = nn.Linear(size, classes)
+        found = describe.length(size, describe.SCATTERED)
+        self.head.input_length = found  # type: ignore[assignment]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # type: ignore[no-any-return]
