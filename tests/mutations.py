@@ -2608,8 +2608,8 @@ STEPS = [
     Mutation(
         "training/kept.py",
         "a run in Python repeats its noise",
-        "repeats=False,",
-        "repeats=True,",
+        "interrupt=interrupt, repeats=False",
+        "interrupt=interrupt, repeats=True",
         (IN_PYTHON,),
     ),
     Mutation(
@@ -3247,8 +3247,29 @@ ACCOUNTING = [
     Mutation(
         "training/run.py",
         "a run is begun although it was refused",
-        "            approve(expected(step, folder, state, depends))\n",
-        "            expected(step, folder, state, depends)\n",
+        "        approve(planned)\n    return folder\n",
+        "    return folder\n",
+        (BUDGET,),
+    ),
+    Mutation(
+        "training/run.py",
+        "a run looks for others before they can see it",
+        "        announce(folder, planned)\n        step.writer",
+        "        step.writer",
+        (BUDGET,),
+    ),
+    Mutation(
+        "releasing/budget.py",
+        "a limit counts runs that may go on as if they would not",
+        "for one in found if one not in itself for end in one.at_the_end()]",
+        "for one in found if one not in itself for end in [one]]",
+        (BUDGET,),
+    ),
+    Mutation(
+        "runs/plan.py",
+        "a run that is under way was never voided",
+        "exports=now.exports, voids=now.voids,",
+        "exports=now.exports,",
         (BUDGET,),
     ),
     Mutation(

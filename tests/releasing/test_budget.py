@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
+import dpdt
 from dpdt import Ledger, config, prepare, seal
 from dpdt.accounting import account, account_together
 from dpdt.accounting.gaussian import epsilon_of
@@ -24,6 +26,7 @@ from dpdt.training.run import run
 from tests.accounting.test_composition import ledger
 from tests.accounting.test_poisson import poisson
 from tests.training.interrupted import cut
+from tests.training.test_tune import tuned
 
 DELTA = 1e-5
 SOME = ledger([(1.0, 2.0, 20)])
@@ -297,6 +300,92 @@ class TestCommand:
 
 
 SMALL = ("train.epochs=2", "privacy.epsilon=3.0")
+BOTH = 3.9  # less than two runs of ε = 3 cost, and more than one and some steps of another
+
+
+class TestUnderWay:
+    """Runs that may go on count to their end, wherever they are."""
+
+    @pytest.fixture
+    def chosen(self):
+        return config.load("digits", ("train.epochs=6", "privacy.epsilon=3.0"))
+
+    def within(self, folder, limit=BOTH):
+        return lambda planned: refuse_beyond(limit, planned, [folder], delta=DELTA)
+
+    def test_an_interrupted_run_counts_to_its_end_while_it_may_go_on(
+        self, tmp_path, monkeypatch, chosen
+    ):
+        cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
+        with pytest.raises(InputError, match=r"limit:.*1 run before it paid 3, with .*cut to the"):
+            run(chosen, tmp_path / "b", show_progress=False, approve=self.within(tmp_path))
+        assert not (tmp_path / "b").exists()
+        (Run(tmp_path / "cut").private_path / "checkpoint.pt").unlink()
+        run(chosen, tmp_path / "b", show_progress=False, approve=self.within(tmp_path))
+
+    def test_a_copy_without_its_private_part_hides_nothing(self, tmp_path, monkeypatch, chosen):
+        cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
+        (tmp_path / "a").mkdir()
+        for name in ("config.toml", "ledger.jsonl"):
+            shutil.copy(tmp_path / "cut" / name, tmp_path / "a" / name)
+        with pytest.raises(InputError, match="1 run before it paid 3"):
+            run(chosen, tmp_path / "b", show_progress=False, approve=self.within(tmp_path))
+
+    def test_a_run_may_go_on_within_what_it_has_planned(self, tmp_path, monkeypatch, chosen):
+        cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
+        approve = self.within(tmp_path, 3.0)
+        run(chosen, tmp_path / "cut", show_progress=False, resume=True, approve=approve)
+        assert not (Run(tmp_path / "cut").private_path / "plan.jsonl").exists()
+
+    def test_of_two_that_begin_at_once_one_is_refused(self, tmp_path, chosen):
+        def meanwhile(planned):
+            with pytest.raises(InputError, match=r"1 run before it paid 3, with .*a to the end"):
+                run(chosen, tmp_path / "b", show_progress=False, approve=self.within(tmp_path))
+            self.within(tmp_path)(planned)
+
+        run(chosen, tmp_path / "a", show_progress=False, approve=meanwhile)
+        assert paid(tmp_path) == [(1, pytest.approx(3.0, abs=1e-3))]
+
+    def test_a_tune_that_begins_is_seen(self, tmp_path):
+        def meanwhile(planned):
+            (found,) = budget([tmp_path], DELTA).data
+            assert found.runs[0].ledger.tuned == planned.tuned
+            raise InputError("seen")
+
+        with pytest.raises(InputError, match="seen"):
+            tuned(tmp_path / "tune", approve=meanwhile)
+        assert not (tmp_path / "tune").exists()
+
+    def test_a_run_of_python_counts_to_its_end(self, tmp_path):
+        def stop(*_):
+            raise RuntimeError("stopped")
+
+        plan = {"epochs": 3, "batch_size": 20, "noise": 2.0, "lr": 0.1, "delta": DELTA}
+        data = torch.utils.data.TensorDataset(torch.randn(60, 4), torch.arange(60) % 3)
+        with pytest.raises(RuntimeError, match="stopped"):
+            dpdt.train(nn.Linear(4, 3), data, out=tmp_path / "a", on_epoch=stop, **plan)
+        (begun,) = found_below([tmp_path])
+        assert not begun.ledger.closed
+        (end,) = begun.at_the_end()
+        assert (end.ledger.steps, end.goes_on) == (3 * begun.ledger.steps, True)
+
+    def test_what_voids_a_run_that_is_under_way_counts(self, tmp_path, monkeypatch, chosen):
+        cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
+        writer = LedgerWriter(Run(tmp_path / "cut").ledger().header)
+        writer.reopen(tmp_path / "cut" / "ledger.jsonl")
+        writer.void("found")
+        with pytest.raises(InputError, match="will have paid ε = ∞"):
+            run(chosen, tmp_path / "b", show_progress=False, approve=self.within(tmp_path))
+
+    @pytest.mark.parametrize("steps", [0, 2])
+    def test_a_plan_that_is_lost_is_not_taken_for_nothing(
+        self, tmp_path, monkeypatch, chosen, steps
+    ):
+        cut(monkeypatch, chosen, tmp_path / "cut", steps=steps)
+        (Run(tmp_path / "cut").private_path / "plan.jsonl").unlink()
+        with pytest.raises(InputError, match=r"plan\.jsonl: cannot be read, and the run may go on"):
+            run(chosen, tmp_path / "b", show_progress=False, approve=self.within(tmp_path))
+        assert budget([tmp_path]).data  # which counts what was done
 
 
 class TestRuns:

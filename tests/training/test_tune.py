@@ -170,6 +170,16 @@ def test_two_tunes_that_began_as_one_guarantee_nothing_together(tmp_path, monkey
     assert math.isinf(total.epsilon)
 
 
+def test_what_a_kill_leaves_of_a_run_that_was_not_begun_is_in_nobodys_way(tmp_path, monkeypatch):
+    drawn(monkeypatch, [0], [0])
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "run", lambda *_, **__: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            tuned(tmp_path / "t")
+    (tmp_path / "t" / "private" / "runs" / "0" / "private").mkdir(parents=True)
+    assert tuning.resume(tmp_path / "t", approve=lambda ledger: None).status == 0
+
+
 def test_scores_are_not_computed_on_other_data_with_the_same_noise(tmp_path, monkeypatch):
     killed_in_the_second(tmp_path / "t", monkeypatch)
     load = tuning.AtHand.of

@@ -8,7 +8,6 @@ import os
 import secrets
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from dpdt.errors import InputError
@@ -45,6 +44,13 @@ class LedgerWriter:
         self._path = Path(path)
         with writing(path):
             self._file = io.FileIO(path, "x")
+        self._begin()
+        self.sync()
+        with writing(path):
+            sync_folder(self._path.parent)
+
+    def _begin(self) -> None:
+        """Write what comes before the first step."""
         header = asdict(self.ledger.header)
         self._write({"kind": "header", "format": FORMAT, **header})
         if self.ledger.data:
@@ -53,9 +59,6 @@ class LedgerWriter:
             self._write(told(self.ledger.tuned))
         for why in self.ledger.voids:
             self._write({"kind": "void", "why": why})
-        self.sync()
-        with writing(path):
-            sync_folder(self._path.parent)
 
     def reopen(self, path: str | Path, *, repeats: bool = False) -> None:
         """Continue the file of a run that was interrupted. A torn last line is cut off.
@@ -172,8 +175,7 @@ class LedgerWriter:
         if self._file is None:
             return
         end, previous = self._tail
-        digest = chain(previous, record)
-        line = (json.dumps({**record, "hash": digest}) + "\n").encode()
+        line, digest = _line(previous, record)
         with writing(self._path):
             self._file.truncate(end)
             self._file.seek(end)
@@ -181,21 +183,37 @@ class LedgerWriter:
         self._tail = (end + len(line), digest)
 
 
+class _Memory(LedgerWriter):
+    """Writes the lines of a file to memory."""
+
+    def __init__(self, header: Header):
+        super().__init__(header)
+        self.lines: list[bytes] = []
+
+    def _write(self, record: dict[str, Any]) -> None:
+        line, digest = _line(self._tail[1], record)
+        self._tail = (0, digest)
+        self.lines.append(line)
+
+
+def _line(previous: str, record: dict[str, Any]) -> tuple[bytes, str]:
+    """The line of a record, and its hash."""
+    digest = chain(previous, record)
+    return (json.dumps({**record, "hash": digest}) + "\n").encode(), digest
+
+
 def text_of(ledger: Ledger) -> str:
     """The file of a ledger that was kept in memory."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "ledger.jsonl"
-        writer = LedgerWriter(ledger.header)
-        writer.ledger.data, writer.ledger.tuned = ledger.data, ledger.tuned
-        writer.open(path)
-        writer.adopt(ledger.runs)
-        for nonce in ledger.forks:
-            writer.fork(nonce)
-        for what in ledger.exports:
-            writer.export(what)
-        for why in ledger.voids:
-            writer.void(why)
-        if ledger.closed:
-            writer.close(ledger.model)
-        writer.pause()
-        return path.read_text("utf-8")
+    writer = _Memory(ledger.header)
+    writer.ledger.data, writer.ledger.tuned = ledger.data, ledger.tuned
+    writer._begin()
+    writer.adopt(ledger.runs)
+    for nonce in ledger.forks:
+        writer.fork(nonce)
+    for what in ledger.exports:
+        writer.export(what)
+    for why in ledger.voids:
+        writer.void(why)
+    if ledger.closed:
+        writer.close(ledger.model)
+    return b"".join(writer.lines).decode()

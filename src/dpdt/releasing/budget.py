@@ -211,10 +211,13 @@ def refuse_beyond(
     """Refuse what would bring the data of a ledger beyond a limit.
 
     Everything on the same data below the folders counts, and this run once, wherever else it is.
+    Runs that may go on count as if they had ended.
     """
     check_limit(limit)
     found = found_below([folder for folder in folders if folder.exists()])
-    found = distinct([*found, Found(path=Path(), ledger=ledger, delta=delta)])
+    itself = [one for one in found if one.ledger.data == ledger.data != ""]
+    others = [end for one in found if one not in itself for end in one.at_the_end()]
+    found = distinct([*itself, *others, Found(path=Path(), ledger=ledger, delta=delta)])
     groups, unopened = _groups(found)
     for _, mine in groups:
         if any(run.ledger.data == ledger.data for run in mine):
@@ -223,14 +226,16 @@ def refuse_beyond(
     total = account_together([run.ledger for run in found], chosen)
     if total.epsilon <= limit:
         return
-    others = [run.ledger for run in found if run.ledger.data != ledger.data]
-    before = account_together(others, chosen)
+    others = [run for run in found if run.ledger.data != ledger.data]
+    before = account_together([run.ledger for run in others], chosen)
+    going = ", ".join(str(run.path) for run in others if run.goes_on)
     raise ArgumentError(
         "limit",
         f"with this {what} the data will have paid ε = {shown(total.epsilon, ROUND_CEILING)} at δ "
         f"= {short(chosen)} ({RELATIONS[total.relation]} {total.unit}), of which "
-        f"{_runs(len(others))} before it paid {shown(before.epsilon, ROUND_CEILING)}; the limit is "
-        f"{limit:g}",
+        f"{_runs(len(others))} before it paid {shown(before.epsilon, ROUND_CEILING)}"
+        + (f", with {going} to the end, since it may go on" if going else "")
+        + f"; the limit is {limit:g}",
     )
 
 

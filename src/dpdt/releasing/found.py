@@ -14,6 +14,7 @@ from dpdt.ledger import Ledger
 from dpdt.reading import opened
 from dpdt.releasing import canonical
 from dpdt.runs import LEDGER, PRIVATE, Run, is_run
+from dpdt.runs.plan import at_its_end
 
 CERTIFICATE = "certificate.json"
 HEADER = b'{"kind": "header"'  # how a ledger's file begins
@@ -28,6 +29,16 @@ class Found:
     released: bool = False
     delta: float | None = None  # that its ε was meant for, if that is known
     name: str = ""  # what its configuration calls the data
+    copies: tuple[Path, ...] = ()  # where else it is
+    goes_on: bool = False  # the ledger is what it will be when the run has ended
+
+    def at_the_end(self) -> list[Found]:
+        """The run as it ended or, if it may go on, as it will. Copies may go on by themselves."""
+        runs = [path for path in (self.path, *self.copies) if is_run(path)]
+        if self.ledger.closed or not runs:
+            return [self]
+        ends = [(path, at_its_end(Run(path))) for path in runs]
+        return [replace(self, path=p, ledger=end, goes_on=end.closed) for p, end in ends]
 
 
 def found_below(folders: Sequence[Path]) -> list[Found]:
@@ -150,6 +161,7 @@ def _joined(one: Found, copy: Found) -> Found:
         released=one.released or copy.released,
         delta=copy.delta if one.delta is None else one.delta,
         name=one.name or copy.name,
+        copies=(*one.copies, copy.path, *copy.copies),
     )
 
 

@@ -17,6 +17,7 @@ from dpdt.runs import (
     LOCK,
     METRICS,
     MODEL,
+    PLAN,
     REPORT,
     SHADOWS,
     Run,
@@ -26,6 +27,7 @@ from dpdt.runs.tune import CANDIDATES, COINS, RUNS
 WHY = {
     CHECKPOINT: "multipliers without noise, and the state from which noise can be drawn again and "
     "taken off",
+    PLAN: "what an interrupted run was to do",
     METRICS: "losses and counts of the training data, without noise",
     DIAGNOSTICS: "what training data did to each step, without noise",
     DIAGRAM: "what training data did to each step, without noise",

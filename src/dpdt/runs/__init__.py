@@ -8,8 +8,8 @@ release.json     which model was released, and where to
 report.html      a page about the run; one with private numbers is in private/
 private/         mode 0700. It holds the model until it is released, losses, counts, a line of
                  diagnostics for each step, the checkpoint that an interrupted run continues from,
-                 what audits found, and the lock of whoever writes. It also holds the accuracy after
-                 each epoch, which would tell about iterates that nobody may see
+                 its plan (plan.py), what audits found, and the lock of whoever writes. It also
+                 holds accuracies after epochs, which tell about iterates that nobody may see
 
 A crash at any moment leaves every file as it was or as it is to be. Only the lines of metrics and
 diagnostics may be torn, and a torn line is left out. Whoever writes holds the lock.
@@ -43,8 +43,9 @@ LEDGER, CONFIG, METRICS, RESULT, PRIVATE = (
     "private",
 )
 RELEASES, REPORT = "release.json", "report.html"
+LOCK, PLAN = "lock", "plan.jsonl"  # in private/
 AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"  # in private/
-DIAGNOSTICS, DIAGRAM, LOCK = "diagnostics.jsonl", "diagnostics.png", "lock"  # in private/
+DIAGNOSTICS, DIAGRAM = "diagnostics.jsonl", "diagnostics.png"  # in private/
 CHECKPOINT, MODEL, SHADOWS, CURVES = "checkpoint.pt", "model.safetensors", "shadows", "audit.png"
 SHOWN = ("epoch", "step", "epsilon")  # of the metrics: what depends on no data
 
@@ -207,8 +208,7 @@ class Run:
         found = b"\n" in content(self.ledger_path) and self.ledger().tuned
         if found and not found.chosen:
             raise InputError(
-                f"{self.path}: is a tune that was interrupted; dpdt tune --resume {self.path} goes "
-                "on"
+                f"{self.path}: is an interrupted tune; dpdt tune --resume {self.path} goes on"
             )
         if b"\n" not in content(self.ledger_path) or not (ledger := self.ledger()).runs:
             raise InputError(_unspent(self.path))
@@ -220,7 +220,8 @@ class Run:
         )
 
     def remove_checkpoint(self) -> None:
-        self._private(CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, PLAN):  # in this order: the plan is there while a run may go on
+            self._private(name).unlink(missing_ok=True)
 
     def save_model(self, model: Any) -> None:
         from safetensors import SafetensorError

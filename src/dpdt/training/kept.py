@@ -18,12 +18,13 @@ from dpdt.methods.method import Training
 from dpdt.models.metrics import Judge
 from dpdt.models.settings import ModelSettings
 from dpdt.runs import Run
+from dpdt.runs.plan import announce
 from dpdt.tasks import AUTO
 from dpdt.training import earlier
 from dpdt.training.depends import RANKS
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
-from dpdt.training.recorder import Recorder
+from dpdt.training.recorder import Recorder, expected
 from dpdt.training.step import Step
 
 
@@ -55,15 +56,14 @@ def keeping(
         folder = Run.open(path) if begun else Run.create(path, chosen)
     with nullcontext() if folder is None else folder.locked():
         state = folder.load_checkpoint() if folder is not None and begun else None
-        if folder is not None and not begun:
-            step.writer.open(folder.ledger_path)
+        depends = {RANKS: str(world.size)}
+        if folder is not None:
+            before = folder if begun else None
+            announce(folder, expected(step, before, state, depends, repeats=False))
+            if not begun:
+                step.writer.open(folder.ledger_path)
         recorder = Recorder(
-            folder,
-            step,
-            {RANKS: str(world.size)},
-            display=display,
-            interrupt=interrupt,
-            repeats=False,
+            folder, step, depends, display=display, interrupt=interrupt, repeats=False
         )
         if begun:
             step.writer.ledger.voids.clear()  # of the start; what still holds is said below

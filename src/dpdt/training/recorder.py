@@ -27,11 +27,13 @@ from dpdt.training.step import Step
 from dpdt.training.tally import Tally
 
 
-def expected(step: Step, folder: Run | None, state: Any, depends: dict[str, str]) -> Ledger:
+def expected(
+    step: Step, folder: Run | None, state: Any, depends: dict[str, str], *, repeats: bool = True
+) -> Ledger:
     """The ledger that a run will have at its end; `folder` and `state` are of one that goes on."""
     if folder is None:
         return continued(step.plan, step.writer.ledger, None, exact=False)
-    exact = same_ranks(state["depends"], depends)
+    exact = repeats and same_ranks(state["depends"], depends)
     return continued(step.plan, folder.ledger(), state["step"], exact=exact)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +19,12 @@ from dpdt.config import Config, problem_of
 from dpdt.config.planning import check_canaries
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
-from dpdt.fields import AUTO
 from dpdt.files import CannotWrite
 from dpdt.ledger import Ledger, Tuned
-from dpdt.methods import bands
 from dpdt.methods.canaries import Planted, Wanted
-from dpdt.methods.plan import Plan
 from dpdt.methods.signal import too_few
-from dpdt.ram import gigabytes
 from dpdt.runs import Run
+from dpdt.runs.plan import announce, undone
 from dpdt.training import device
 from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.interrupt import Interrupt
@@ -37,9 +33,9 @@ from dpdt.training.loop import fit, prepare
 from dpdt.training.outcome import Outcome
 from dpdt.training.progress import Display, counting
 from dpdt.training.recorder import Recorder, expected
+from dpdt.training.size import say_size
 from dpdt.training.step import Step
 
-NOTABLE = 100_000_000  # bytes
 COPIES = 6  # of what is trained: as it is, as the step left it, and sum and noise in float64
 
 
@@ -182,8 +178,8 @@ def run(
 ) -> Outcome:
     """Train as configured, on `examples` if they are at hand already.
 
-    `approve` is shown the ledger that the whole run will have, before anything is written. It may
-    refuse by an InputError.
+    `approve` is shown the ledger that the whole run will have, before anything is spent. It may
+    refuse by an InputError. Then no new folder is left.
 
     An interrupt ends the run early. It leaves a checkpoint, and a folder that accounts for what was
     done. With `resume` the run goes on from there: bit for bit, or with fresh noise if the number
@@ -220,7 +216,7 @@ def _run(
         state = folder.load_checkpoint() if folder else None
         if folder is not None and tuned is None and folder.ledger().tuned:
             raise InputError(f"{path}: is one run of a tune; dpdt tune --resume goes on with all")
-        # Everything that can be refused is refused here, before the folder exists.
+        # All but a limit is refused here, before the folder exists.
         ready = Assembled.of(config, examples, folder, show_progress=show_progress)
         depends = ready.depends(config, world)
         step, loader = ready.prepare(config, diagnose, overwrite=examples is None, world=world)
@@ -228,23 +224,23 @@ def _run(
         if state is not None:
             refuse_changes(path, state["depends"], depends)
         if world.first:
-            approve(expected(step, folder, state, depends))
+            planned = expected(step, folder, state, depends)
+            if folder is None:
+                folder = _begin(path, config, ready, step, planned, approve, held)
+            else:
+                with _going_on_later(path, tuned):
+                    announce(folder, planned)
+                approve(planned)
             if tuned is None:  # of which nobody is to know how many there are
-                _say_size(config, step.plan)
+                say_size(config, step.plan)
                 if not resume and (said := too_few(step.plan)):
                     warnings.warn(said, stacklevel=2)
-        if world.first and not resume:
-            folder = Run.create(path, config)
-            held.enter_context(folder.locked())
-            if ready.planted:
-                folder.write_canaries(ready.planted.record())
-            step.writer.open(folder.ledger_path)
         display = Display(loader.steps, config.train.epochs, show_progress, step.held.name)
         with display, Interrupt() as interrupt:
             recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)
             if not resume:
                 recorder.checkpoint()  # the noise's key, before anything is spent
-            try:
+            with _going_on_later(path, tuned):
                 if resume:
                     recorder.resume(state)
                 finished = _fit(ready, step, loader, recorder)
@@ -252,43 +248,45 @@ def _run(
                 outcome = Outcome.of(path, ready.learner, recorder, status)
                 if folder is not None:
                     outcome.keep(folder, ready.model, step, kept)
-            except CannotWrite as error:
-                command = f"dpdt train --resume {path}" if tuned is None else "dpdt tune --resume"
-                raise InputError(f"{error}; when it can be, {command} goes on") from None
         return outcome
+
+
+def _begin(
+    path: Path,
+    config: Config,
+    ready: Assembled,
+    step: Step,
+    planned: Ledger,
+    approve: Callable[[Ledger], None],
+    held: ExitStack,
+) -> Run:
+    """The folder of a new run, which others can see before this one looks at them."""
+    folder = Run.create(path, config)
+    held.enter_context(folder.locked())
+    with undone(folder):
+        if ready.planted:
+            folder.write_canaries(ready.planted.record())
+        announce(folder, planned)
+        step.writer.open(folder.ledger_path)
+        approve(planned)
+    return folder
+
+
+@contextmanager
+def _going_on_later(path: Path, tuned: Tuned | None) -> Iterator[None]:
+    """Say of what cannot be written how the run goes on when it can be."""
+    try:
+        yield
+    except CannotWrite as error:
+        command = f"dpdt train --resume {path}" if tuned is None else "dpdt tune --resume"
+        raise InputError(f"{error}; when it can be, {command} goes on") from None
 
 
 def _fit(ready: Assembled, step: Step, loader: Loader, recorder: Recorder) -> bool:
     """Train to the end; whether it was reached."""
+    listens, steps = recorder.on_epoch, recorder.on_step
     try:
-        fit(
-            ready.learner,
-            step,
-            loader,
-            on_epoch=recorder.on_epoch,
-            on_step=recorder.on_step,
-            tally=recorder.tally,
-        )
+        fit(ready.learner, step, loader, on_epoch=listens, on_step=steps, tally=recorder.tally)
     except KeyboardInterrupt:
         return False  # the ledger has all that was done
     return True
-
-
-def _say_size(config: Config, plan: Plan) -> None:
-    """Say how much memory the state takes, if it is much, and what was chosen for the noise."""
-    number, earlier = plan.training.method.noise_bands, bands.memory(plan)
-    if earlier and (config.method.noise_bands == AUTO or earlier >= NOTABLE):
-        print(
-            f"noise is correlated over {number} steps; {gigabytes(earlier)} of earlier noise "
-            "are kept",
-            file=sys.stderr,
-        )
-    elif config.method.noise_bands == AUTO:
-        print("noise is independent over steps, which is best here", file=sys.stderr)
-    problem = problem_of(config)
-    size = config.method.state_size(problem, config.train)
-    if size >= NOTABLE:
-        print(
-            f"state of the auxiliaries with {problem.size:,} parameters: {gigabytes(size)}",
-            file=sys.stderr,
-        )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from dpdt.ledger import Ledger
 from dpdt.ledger.lines import LONGEST, told
 from dpdt.noise import Randomness
 from dpdt.runs import Run, is_run
+from dpdt.runs.plan import undone
 from dpdt.runs.tune import Tune, opened
 from dpdt.training.candidates import Candidate, planned
 from dpdt.training.depends import depends_on, refuse_changes
@@ -81,7 +83,8 @@ def tune(
 ) -> Result:
     """Tune in a new folder. Without `noise` it is √n/2; with 0, held-out examples are public.
 
-    `approve` is shown the ledger of the tune before anything is written. It may refuse.
+    `approve` is shown the ledger of the tune before anything is spent. If it refuses, no folder is
+    left.
     """
     if not LEAST <= runs <= MOST:
         raise ArgumentError("runs", f"must be from {LEAST:g} to {MOST:g}, found {runs:g}")
@@ -103,7 +106,6 @@ def tune(
         )
     first = ready[0].config
     opening = Ledger(tuned.candidates[0].header, data=_seal(examples, first), tuned=tuned)
-    approve(opening)
     shares = sorted({one.config.privacy.epsilon or 0.0 for one in ready})
     announce(
         f"ε = {epsilon:.4g} for the whole tune leaves each run ε = "
@@ -115,7 +117,9 @@ def tune(
         coins["changes"] = [list(one.changes) for one in ready]
         coins["depends"] = _depends(examples, first)
         begun = Tune(folder)
-        begun.begin([one.config for one in ready], opening, coins)
+        with undone(folder):
+            begun.begin([one.config for one in ready], opening, coins)
+            approve(opening)
         return _go_on(begun, examples)
 
 
@@ -218,6 +222,8 @@ def _make(
             f"{folder.path}: was begun and has lost what it would go on from, so the tune cannot "
             "go on: with other noise it would be another run; the ledger says what was spent"
         )
+    if not goes_on:  # what is there stopped before it began
+        shutil.rmtree(folder.path, ignore_errors=True)
 
     def begin(_: Ledger) -> None:
         coins["begun"] = number
