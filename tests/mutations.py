@@ -178,8 +178,8 @@ MECHANISM = [
     Mutation(
         "mechanism.py",
         "norms in float32 (add)",
-        "x[:, columns].double().view(len(x), -1, self.piece)\n            found",
-        "x[:, columns].float().view(len(x), -1, self.piece)\n            found",
+        "mine, block = x[:, columns].double(), self._block(columns)",
+        "mine, block = x[:, columns].float(), self._block(columns)",
         (BOUND, CORE),
     ),
     Mutation(
@@ -203,6 +203,13 @@ MECHANISM = [
             "tests/algorithm/test_taps.py",
             "tests/methods/test_dpsgd.py",
         ),
+    ),
+    Mutation(
+        "mechanism.py",
+        "columns that begin in a block are taken to end in it",
+        "return block if columns.stop <= self._ends[block] else None",
+        "return block",
+        (BOUND, CORE),
     ),
     Mutation(
         "mechanism.py",
@@ -258,8 +265,8 @@ MECHANISM = [
     Mutation(
         "mechanism.py",
         "sums in float32 (add)",
-        "                total[columns] += factors[:, 0] @ pieces.flatten(1)\n",
-        "                total[columns] += (factors[:, 0].float() @ pieces.flatten(1).float())\n",
+        "total[columns] += factors[:, block] @ pieces.flatten(1)\n",
+        "total[columns] += (factors[:, block].float() @ pieces.flatten(1).float())\n",
         (SUMS, SENSITIVITY, CORE),
     ),
     Mutation(

@@ -17,8 +17,10 @@ at most 2C/K + rounding in every block. Adding or removing one moves it by at mo
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -63,6 +65,7 @@ class Columns:
         self.piece, self.count, self.device = piece, len(pieces), device
         self.size = sum(pieces) * piece
         self.sizes = [number * piece for number in pieces]
+        self._ends = list(accumulate(self.sizes))
         numbers = torch.arange(self.count, device=device)
         repeats = torch.tensor(pieces, device=device)
         self.block_of = numbers.repeat_interleave(repeats, output_size=sum(pieces))
@@ -79,9 +82,18 @@ class Columns:
         """‖x_g‖² of every row and block, in float64: [rows, blocks]."""
         found = torch.zeros(len(x), self.count, dtype=torch.float64, device=self.device)
         for columns, blocks in self.slices(len(x)):
-            pieces = x[:, columns].double().view(len(x), -1, self.piece)
-            found.index_add_(1, blocks, torch.linalg.vector_norm(pieces, dim=-1).square_())
+            mine, block = x[:, columns].double(), self._block(columns)
+            if block is None:
+                pieces = mine.view(len(x), -1, self.piece)
+                found.index_add_(1, blocks, torch.linalg.vector_norm(pieces, dim=-1).square_())
+            else:
+                found[:, block] += torch.linalg.vector_norm(mine, dim=1).square_()
         return found
+
+    def _block(self, columns: slice) -> int | None:
+        """The block that all of these columns lie in; None if they lie in several."""
+        block = bisect_right(self._ends, columns.start)
+        return block if columns.stop <= self._ends[block] else None
 
     def add_scaled(self, total: Tensor, x: Tensor, factors: Tensor) -> None:
         """Add Σ over rows of x, times its factor in each block, to a sum. No factor: nothing."""
@@ -91,8 +103,8 @@ class Columns:
             pieces = x[:, columns].double().view(len(x), -1, self.piece)
             if any_broken:
                 pieces = pieces.masked_fill(broken[:, blocks].unsqueeze(-1), 0.0)
-            if self.count == 1:
-                total[columns] += factors[:, 0] @ pieces.flatten(1)
+            if (block := self._block(columns)) is not None:
+                total[columns] += factors[:, block] @ pieces.flatten(1)
                 continue
             sums = total[columns].view(-1, self.piece)
             for row, mine in zip(pieces, factors[:, blocks], strict=True):

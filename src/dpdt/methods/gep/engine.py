@@ -109,15 +109,19 @@ class GepEngine(Single):
         return StepResult(loss=loss, nonfinite=tally.nonfinite // 2)
 
     def _split(self, gradients: Tensor, basis: list[Tensor]) -> Tensor:
-        """Coordinates in the basis, and what it leaves, side by side."""
-        bad = ~torch.isfinite(gradients).all(1, keepdim=True)
-        gradients = gradients.masked_fill(bad, 0.0)
-        parts = []
+        """Coordinates in the basis, and what it leaves, side by side.
+
+        Of a gradient that is not finite, neither is.
+        """
+        width = sum(len(b) for b in basis)
+        out = gradients.new_empty(len(gradients), width + self.layout.size)
+        out[:, width:], start = gradients, 0
         for group, b in zip(self.groups, basis, strict=True):
-            mine = gradients[:, group]
-            parts.append(mine @ b.t())
-            mine.addmm_(parts[-1], b, alpha=-1.0)  # what the basis leaves of it
-        return torch.cat([*parts, gradients], 1).masked_fill_(bad, torch.inf)
+            found = gradients[:, group] @ b.t()
+            out[:, start : start + len(b)] = found
+            out[:, width:][:, group].addmm_(found, b, alpha=-1.0)  # what the basis leaves of it
+            start += len(b)
+        return out
 
     def _gradients(self, data: Data) -> Tensor:
         """The gradient of every public example: [examples, parameters]."""
