@@ -690,7 +690,7 @@ RELEASES = [
     Mutation(
         "training/recorder.py",
         "a run that goes on with fresh noise does not say so",
-        "                writer.fork()\n",
+        "                writer.fork(fork)\n",
         "                pass\n",
         ("tests/distributed/test_resume.py",),
     ),
@@ -3268,15 +3268,29 @@ ACCOUNTING = [
     Mutation(
         "releasing/budget.py",
         "a limit counts runs that may go on as if they would not",
-        "for one in found if one not in itself for end in one.at_the_end()]",
-        "for one in found if one not in itself for end in [one]]",
+        "ends = [end for one in found for end in one.at_the_end()]",
+        "ends = found",
         (BUDGET,),
     ),
     Mutation(
         "runs/plan.py",
         "a run that is under way was never voided",
-        "exports=now.exports, voids=now.voids,",
-        "exports=now.exports,",
+        "exports=now.exports, voids=now.voids)",
+        "exports=now.exports)",
+        (BUDGET,),
+    ),
+    Mutation(
+        "runs/plan.py",
+        "a run that may not end counts as if it had",
+        "replace(plan, closed=False, exports",
+        "replace(plan, exports",
+        (BUDGET,),
+    ),
+    Mutation(
+        "training/recorder.py",
+        "a copy that will go on with fresh noise is a copy",
+        "return whole if exact else replace(whole, forks=[*whole.forks, nonce()])",
+        "return whole",
         (BUDGET,),
     ),
     Mutation(

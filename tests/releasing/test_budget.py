@@ -19,9 +19,11 @@ from dpdt.cli.budget import command
 from dpdt.errors import ArgumentError, InputError
 from dpdt.ledger import LedgerWriter
 from dpdt.ledger.lines import chain
-from dpdt.releasing.budget import budget, refuse_beyond
+from dpdt.releasing.budget import around, budget, refuse_beyond
 from dpdt.releasing.found import found_below
 from dpdt.runs import Run
+from dpdt.runs.plan import at_its_end
+from dpdt.training import recorder
 from dpdt.training.run import run
 from tests.accounting.test_composition import ledger
 from tests.accounting.test_poisson import poisson
@@ -310,8 +312,8 @@ class TestUnderWay:
     def chosen(self):
         return config.load("digits", ("train.epochs=6", "privacy.epsilon=3.0"))
 
-    def within(self, folder, limit=BOTH):
-        return lambda planned: refuse_beyond(limit, planned, [folder], delta=DELTA)
+    def within(self, folder, limit=BOTH, own=None):
+        return lambda planned: refuse_beyond(limit, planned, [folder], delta=DELTA, own=own)
 
     def test_an_interrupted_run_counts_to_its_end_while_it_may_go_on(
         self, tmp_path, monkeypatch, chosen
@@ -333,7 +335,7 @@ class TestUnderWay:
 
     def test_a_run_may_go_on_within_what_it_has_planned(self, tmp_path, monkeypatch, chosen):
         cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
-        approve = self.within(tmp_path, 3.0)
+        approve = self.within(tmp_path, 3.0, own=tmp_path / "cut")
         run(chosen, tmp_path / "cut", show_progress=False, resume=True, approve=approve)
         assert not (Run(tmp_path / "cut").private_path / "plan.jsonl").exists()
 
@@ -368,6 +370,76 @@ class TestUnderWay:
         assert not begun.ledger.closed
         (end,) = begun.at_the_end()
         assert (end.ledger.steps, end.goes_on) == (3 * begun.ledger.steps, True)
+        with pytest.raises(InputError, match="other settings"):
+            dpdt.train(
+                nn.Linear(4, 3), data, out=tmp_path / "a", resume=True, **{**plan, "epochs": 1}
+            )
+        assert begun.at_the_end() == [end]  # a run that is refused leaves the plan as it was
+
+    def test_a_copy_that_goes_on_with_fresh_noise_is_another_run(
+        self, tmp_path, monkeypatch, chosen
+    ):
+        one, two = tmp_path / "one", tmp_path / "two"
+        cut(monkeypatch, chosen, one, steps=2)
+        shutil.copytree(one, two)
+        run(chosen, one, show_progress=False, resume=True, approve=self.within(tmp_path, own=one))
+        before = (two / "private" / "plan.jsonl").read_bytes()
+        monkeypatch.setattr(recorder, "same_ranks", lambda *_: False)
+        go_on = {"show_progress": False, "resume": True}
+        with pytest.raises(InputError, match="1 run before it paid 3;"):
+            run(chosen, two, **go_on, approve=self.within(tmp_path, own=two))
+        assert (two / "private" / "plan.jsonl").read_bytes() == before
+        run(chosen, two, **go_on, approve=self.within(tmp_path, 5.0, own=two))
+        assert [len(data.runs) for data in budget([tmp_path]).data] == [2]
+
+    def test_a_run_that_may_not_end_counts_as_if_all_of_it_were_seen(
+        self, tmp_path, monkeypatch, chosen
+    ):
+        cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
+        ledger, more = at_its_end(Run(tmp_path / "cut"))
+        assert (ledger.steps, ledger.closed, more) == (6, False, True)
+
+    def test_what_a_folder_has_forgotten_its_ledger_may_know(self, tmp_path, monkeypatch, chosen):
+        cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
+        shutil.copy(tmp_path / "cut" / "ledger.jsonl", tmp_path / "kept.jsonl")
+        run(chosen, tmp_path / "cut", show_progress=False, resume=True)
+        shutil.rmtree(tmp_path / "cut" / "private")
+        lines = (tmp_path / "cut" / "ledger.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / "kept.jsonl").write_text("".join(lines[:-1]))
+        (tmp_path / "cut" / "ledger.jsonl").write_text("".join(lines[:-3]))
+        (found,) = found_below([tmp_path])
+        steps = [end.ledger.steps for one in [found] for end in one.at_the_end()]
+        assert steps == [6, 4]
+
+    def test_a_run_that_is_refused_takes_no_other_with_it(self, tmp_path, chosen):
+        def meanwhile(planned):
+            run(chosen, tmp_path / "runs" / "b", show_progress=False)
+            raise InputError("refused")
+
+        with pytest.raises(InputError, match="refused"):
+            run(chosen, tmp_path / "runs", show_progress=False, approve=meanwhile)
+        assert [len(data.runs) for data in budget([tmp_path]).data] == [1]
+        assert os.listdir(tmp_path / "runs") == ["b"]
+
+    def test_what_vanishes_while_it_is_looked_at_is_looked_at_again(self, tmp_path, monkeypatch):
+        write(tmp_path / "a")
+        asked, walk = [], os.walk
+
+        def vanishing(folder, onerror):
+            asked.append(folder)
+            if len(asked) == 1:
+                onerror(FileNotFoundError(2, "No such file or directory", "b"))
+            return walk(folder, onerror=onerror)
+
+        monkeypatch.setattr(os, "walk", vanishing)
+        assert (len(found_below([tmp_path])), len(asked)) == (1, 2)
+
+    def test_a_run_is_beside_others_whatever_its_path_looks_like(self, tmp_path):
+        (tmp_path / "a" / "private").mkdir(parents=True)
+        (tmp_path / "far").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "far")
+        assert set(around(tmp_path / "a" / "private" / "..")) == {tmp_path}
+        assert set(around(tmp_path / "link" / "b")) == {tmp_path / "link", tmp_path / "far"}
 
     def test_what_voids_a_run_that_is_under_way_counts(self, tmp_path, monkeypatch, chosen):
         cut(monkeypatch, chosen, tmp_path / "cut", steps=2)

@@ -17,7 +17,7 @@ from dpdt.cli.console import OutputError
 from dpdt.cli.table import left_out
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.releasing.budget import check_limit, refuse_beyond
+from dpdt.releasing.budget import around, check_limit, refuse_beyond
 from dpdt.runs import Run, default_path
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ def _within(
 ) -> None:
     """Refuse a run by which its data would have paid more than the limit."""
     if limit is not None:
-        refuse_beyond(limit, ledger, [path.absolute().parent, *paid], delta=chosen.privacy.delta)
+        folders = [*around(path), *paid]
+        refuse_beyond(limit, ledger, folders, delta=chosen.privacy.delta, own=path)
 
 
 def _restarted(out: Path | None, world: World) -> bool:

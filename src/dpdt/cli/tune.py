@@ -14,7 +14,7 @@ from dpdt.cli import options
 from dpdt.cli.table import left_out
 from dpdt.errors import ArgumentError, InputError
 from dpdt.ledger import Ledger
-from dpdt.releasing.budget import check_limit, refuse_beyond
+from dpdt.releasing.budget import around, check_limit, refuse_beyond
 from dpdt.runs import default_path
 from dpdt.runs.tune import opened
 
@@ -132,8 +132,8 @@ def _within(
 ) -> None:
     """Refuse a tune by which its data would have paid more than the limit."""
     if limit is not None:
-        folders = [path.absolute().parent, *paid]
-        refuse_beyond(limit, ledger, folders, delta=delta, what="tune")
+        folders = [*around(path), *paid]
+        refuse_beyond(limit, ledger, folders, delta=delta, what="tune", own=path)
 
 
 def _tell(result: Result) -> None:

@@ -9,7 +9,7 @@ spent.
 
 from dpdt.ledger.ledger import Ledger
 from dpdt.ledger.records import Block, Header, Planned, Setting, Stretch, Tuned
-from dpdt.ledger.writer import LedgerWriter, text_of
+from dpdt.ledger.writer import LedgerWriter, nonce, text_of
 
 __all__ = [
     "Block",
@@ -20,5 +20,6 @@ __all__ = [
     "Setting",
     "Stretch",
     "Tuned",
+    "nonce",
     "text_of",
 ]

@@ -19,6 +19,11 @@ from dpdt.ledger.records import Header, Setting, Stretch
 SETTING = b'{"kind": "setting"'  # how the line of a setting begins
 
 
+def nonce() -> str:
+    """A number by which a run that goes on with fresh noise is told from its copies."""
+    return secrets.token_hex(16)
+
+
 class LedgerWriter:
     """Appends to a ledger in memory and, once a file is open, to the file.
 
@@ -119,11 +124,11 @@ class LedgerWriter:
         self._write({"kind": "step", "step": number})
         self.ledger.append(setting, start=number)
 
-    def fork(self, nonce: str | None = None) -> None:
+    def fork(self, number: str | None = None) -> None:
         """Record that the run goes on with fresh noise, so that a copy of it may end otherwise."""
-        nonce = secrets.token_hex(16) if nonce is None else nonce
-        self._write({"kind": "fork", "nonce": nonce})
-        self.ledger.forks.append(nonce)
+        number = number or nonce()
+        self._write({"kind": "fork", "nonce": number})
+        self.ledger.forks.append(number)
         self.sync()
 
     def export(self, what: str) -> None:
@@ -208,8 +213,8 @@ def text_of(ledger: Ledger) -> str:
     writer.ledger.data, writer.ledger.tuned = ledger.data, ledger.tuned
     writer._begin()
     writer.adopt(ledger.runs)
-    for nonce in ledger.forks:
-        writer.fork(nonce)
+    for number in ledger.forks:
+        writer.fork(number)
     for what in ledger.exports:
         writer.export(what)
     for why in ledger.voids:

@@ -8,6 +8,7 @@ released count too, since results that were looked at have been used.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR
@@ -206,18 +207,25 @@ def _delta(found: Sequence[Found], given: float | None) -> float:
 
 
 def refuse_beyond(
-    limit: float, ledger: Ledger, folders: Sequence[Path], *, delta: float, what: str = "run"
+    limit: float,
+    ledger: Ledger,
+    folders: Sequence[Path],
+    *,
+    delta: float,
+    what: str = "run",
+    own: Path | None = None,
 ) -> None:
     """Refuse what would bring the data of a ledger beyond a limit.
 
     Everything on the same data below the folders counts, and this run once, wherever else it is.
-    Runs that may go on count as if they had ended.
+    Runs that may go on count with all their steps. The ledger says all of what is in the folder
+    `own`.
     """
     check_limit(limit)
     found = found_below([folder for folder in folders if folder.exists()])
-    itself = [one for one in found if one.ledger.data == ledger.data != ""]
-    others = [end for one in found if one not in itself for end in one.at_the_end()]
-    found = distinct([*itself, *others, Found(path=Path(), ledger=ledger, delta=delta)])
+    ends = [end for one in found for end in one.at_the_end()]
+    others = [one for one in ends if own is None or not _same(one.path, own)]
+    found = distinct([*others, Found(path=Path(), ledger=ledger, delta=delta)])
     groups, unopened = _groups(found)
     for _, mine in groups:
         if any(run.ledger.data == ledger.data for run in mine):
@@ -226,7 +234,7 @@ def refuse_beyond(
     total = account_together([run.ledger for run in found], chosen)
     if total.epsilon <= limit:
         return
-    others = [run for run in found if run.ledger.data != ledger.data]
+    others = [run for run in found if run.ledger is not ledger]
     before = account_together([run.ledger for run in others], chosen)
     going = ", ".join(str(run.path) for run in others if run.goes_on)
     raise ArgumentError(
@@ -237,6 +245,15 @@ def refuse_beyond(
         + (f", with {going} to the end, since it may go on" if going else "")
         + f"; the limit is {limit:g}",
     )
+
+
+def around(path: Path) -> list[Path]:
+    """The folder that a run goes into, as its path says and as it really is."""
+    return [Path(os.path.abspath(path)).parent, path.resolve().parent]
+
+
+def _same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def check_limit(limit: float) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from dpdt.runs.plan import at_its_end
 
 CERTIFICATE = "certificate.json"
 HEADER = b'{"kind": "header"'  # how a ledger's file begins
+PAUSES = (0.05, 0.2)  # seconds before all is looked at again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,22 +33,32 @@ class Found:
     delta: float | None = None  # that its ε was meant for, if that is known
     name: str = ""  # what its configuration calls the data
     copies: tuple[Path, ...] = ()  # where else it is
-    goes_on: bool = False  # the ledger is what it will be when the run has ended
+    goes_on: bool = False  # the ledger has steps that are still to be taken
 
     def at_the_end(self) -> list[Found]:
-        """The run as it ended or, if it may go on, as it will. Copies may go on by themselves."""
-        runs = [path for path in (self.path, *self.copies) if is_run(path)]
-        if self.ledger.closed or not runs:
+        """The run with all steps that it may still take. Copies may go on by themselves."""
+        if self.ledger.closed:
             return [self]
-        ends = [(path, at_its_end(Run(path))) for path in runs]
-        return [replace(self, path=p, ledger=end, goes_on=end.closed) for p, end in ends]
+        places = (self.path, *self.copies)
+        ends = [(path, *at_its_end(Run(path))) for path in places if is_run(path)]
+        found = [replace(self, path=p, ledger=end, goes_on=more) for p, end, more in ends]
+        return found if is_run(self.path) else [self, *found]
 
 
 def found_below(folders: Sequence[Path]) -> list[Found]:
     """Every run and release below the folders, by its path. Links to folders are not followed.
 
-    What cannot be read is refused, since a total without it would be false.
+    What cannot be read is refused, since a total without it would be false. It may have changed
+    while it was looked at, as a run that is refused does: so all is looked at again.
     """
+    for pause in PAUSES:
+        with suppress(InputError):
+            return _found_below(folders)
+        time.sleep(pause)
+    return _found_below(folders)
+
+
+def _found_below(folders: Sequence[Path]) -> list[Found]:
     seen: set[str] = set()
     found = []
     for folder in folders:

@@ -22,7 +22,7 @@ from dpdt.data.given import Numbers, taken
 from dpdt.errors import ArgumentError, InputError
 from dpdt.releasing import certificate as certificates
 from dpdt.releasing import hidden, signing
-from dpdt.releasing.budget import refuse_beyond
+from dpdt.releasing.budget import around, refuse_beyond
 from dpdt.releasing.canonical import dump
 from dpdt.releasing.card import card
 from dpdt.releasing.certificate import CARD, CERTIFICATE, CONFIG, EXTRA, MODEL, Said
@@ -131,7 +131,7 @@ def _refuse_beyond(limit: float | None, source: Source, paid: Sequence[str | Pat
         if paid:
             raise ArgumentError("paid", "counts for a limit, which is missing")
         return
-    beside = [source.run.path.absolute().parent] if source.run else []
+    beside = around(source.run.path) if source.run else []
     folders = [*beside, *map(Path, paid)]
     refuse_beyond(limit, source.ledger, folders, delta=source.delta, what="release")
 

@@ -52,6 +52,11 @@ class Tune:
         write_atomically(self.run.ledger_path, text_of(ledger).encode())
 
     @property
+    def own(self) -> tuple[Path, ...]:
+        """Folders that a tune has in private/, before its first run."""
+        return self.run.private_path / CANDIDATES, self.run.private_path / RUNS
+
+    @property
     def ended(self) -> bool:
         return self.run.ledger().closed
 

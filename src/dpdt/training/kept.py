@@ -24,6 +24,7 @@ from dpdt.training import earlier
 from dpdt.training.depends import RANKS
 from dpdt.training.interrupt import Interrupt
 from dpdt.training.progress import Display
+from dpdt.training.recorded import continued
 from dpdt.training.recorder import Recorder, expected
 from dpdt.training.step import Step
 
@@ -57,17 +58,17 @@ def keeping(
     with nullcontext() if folder is None else folder.locked():
         state = folder.load_checkpoint() if folder is not None and begun else None
         depends = {RANKS: str(world.size)}
-        if folder is not None:
-            before = folder if begun else None
-            announce(folder, expected(step, before, state, depends, repeats=False))
-            if not begun:
-                step.writer.open(folder.ledger_path)
+        if folder is not None and not begun:
+            announce(folder, expected(step, None, None, depends))
+            step.writer.open(folder.ledger_path)
         recorder = Recorder(
             folder, step, depends, display=display, interrupt=interrupt, repeats=False
         )
         if begun:
             step.writer.ledger.voids.clear()  # of the start; what still holds is said below
             recorder.resume(state)
+            if folder is not None and state is not None:
+                announce(folder, continued(step.plan, folder.ledger(), state["step"], exact=False))
             for why in filter(None, world.gather(_why_not(step))):
                 step.writer.void(why)
         else:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from dpdt import seal
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
 from dpdt.errors import InputError
-from dpdt.ledger import Ledger
+from dpdt.ledger import Ledger, nonce
 from dpdt.runs import Run
 from dpdt.training.depends import same_ranks
 from dpdt.training.interrupt import Interrupt
@@ -27,14 +28,16 @@ from dpdt.training.step import Step
 from dpdt.training.tally import Tally
 
 
-def expected(
-    step: Step, folder: Run | None, state: Any, depends: dict[str, str], *, repeats: bool = True
-) -> Ledger:
-    """The ledger that a run will have at its end; `folder` and `state` are of one that goes on."""
+def expected(step: Step, folder: Run | None, state: Any, depends: dict[str, str]) -> Ledger:
+    """The ledger that a run will have at its end; `folder` and `state` are of one that goes on.
+
+    If that is with fresh noise, the ledger has the fork already.
+    """
     if folder is None:
         return continued(step.plan, step.writer.ledger, None, exact=False)
-    exact = repeats and same_ranks(state["depends"], depends)
-    return continued(step.plan, folder.ledger(), state["step"], exact=exact)
+    exact = same_ranks(state["depends"], depends)
+    whole = continued(step.plan, folder.ledger(), state["step"], exact=exact)
+    return whole if exact else replace(whole, forks=[*whole.forks, nonce()])
 
 
 class Recorder:
@@ -84,13 +87,13 @@ class Recorder:
             )
         self.pace.taken(self.step.engine.steps, began)
 
-    def resume(self, state: dict[str, Any] | None) -> None:
+    def resume(self, state: dict[str, Any] | None, fork: str | None = None) -> None:
         """Go on from a checkpoint, which rank 0 has.
 
         It is gone on from bit for bit by as many ranks, unless there is more that numbers depend on
         than can be compared (`repeats`). Else it goes on with fresh noise and coins. Fresh ones are
         in a checkpoint before the first of them is drawn. So those of the old checkpoint are never
-        drawn again.
+        drawn again. `fork` is the number that this was announced with, if it was.
         """
         same = state and same_ranks(state["depends"], self.depends)
         exact = self.world.from_first(same and self.repeats)
@@ -107,7 +110,7 @@ class Recorder:
             if seal.differ(seal.own_key(), mine, writer.ledger.data):
                 raise InputError(f"{self.folder.path}: belongs to a run on other data")
             if not exact:
-                writer.fork()
+                writer.fork(fork)
         ledger = self.world.from_first(writer.ledger)
         if self.folder is None:
             writer.follow(ledger)

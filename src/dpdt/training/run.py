@@ -24,7 +24,7 @@ from dpdt.ledger import Ledger, Tuned
 from dpdt.methods.canaries import Planted, Wanted
 from dpdt.methods.signal import too_few
 from dpdt.runs import Run
-from dpdt.runs.plan import announce, undone
+from dpdt.runs.plan import announce, announced, undone
 from dpdt.training import device
 from dpdt.training.depends import depends_on, refuse_changes
 from dpdt.training.interrupt import Interrupt
@@ -223,14 +223,13 @@ def _run(
         step.writer.ledger.tuned = tuned
         if state is not None:
             refuse_changes(path, state["depends"], depends)
+        planned = expected(step, folder, state, depends)
         if world.first:
-            planned = expected(step, folder, state, depends)
             if folder is None:
                 folder = _begin(path, config, ready, step, planned, approve, held)
             else:
-                with _going_on_later(path, tuned):
-                    announce(folder, planned)
-                approve(planned)
+                with _going_on_later(path, tuned), announced(folder, planned):
+                    approve(planned)
             if tuned is None:  # of which nobody is to know how many there are
                 say_size(config, step.plan)
                 if not resume and (said := too_few(step.plan)):
@@ -242,7 +241,7 @@ def _run(
                 recorder.checkpoint()  # the noise's key, before anything is spent
             with _going_on_later(path, tuned):
                 if resume:
-                    recorder.resume(state)
+                    recorder.resume(state, next(reversed(planned.forks), None))
                 finished = _fit(ready, step, loader, recorder)
                 status = 0 if finished else 128 + interrupt.number
                 outcome = Outcome.of(path, ready.learner, recorder, status)

@@ -117,7 +117,7 @@ def tune(
         coins["changes"] = [list(one.changes) for one in ready]
         coins["depends"] = _depends(examples, first)
         begun = Tune(folder)
-        with undone(folder):
+        with undone(folder, *begun.own):
             begun.begin([one.config for one in ready], opening, coins)
             approve(opening)
         return _go_on(begun, examples)
