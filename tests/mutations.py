@@ -3254,8 +3254,8 @@ ACCOUNTING = [
     Mutation(
         "training/run.py",
         "a run is begun although it was refused",
-        "        approve(planned)\n    return folder\n",
-        "    return folder\n",
+        "        approve(planned)\n        failing",
+        "        failing",
         (BUDGET,),
     ),
     Mutation(

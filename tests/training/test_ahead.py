@@ -76,7 +76,9 @@ def test_what_is_read_ahead_is_not_paid_for():
 
 
 @CASES
-def test_processes_end_with_the_loader_that_has_them(options):
+def test_processes_end_with_the_loader_that_has_them(options, monkeypatch):
+    # torch waits so many seconds for a process before it kills it; a slow machine needs more than 5
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 300)
     others = set(multiprocessing.active_children())  # of other tests in this process
     _, step, loader = started(workers=2, **options)
     step(next(iter(loader)))

@@ -262,12 +262,14 @@ def _begin(
     """The folder of a new run, which others can see before this one looks at them."""
     folder = Run.create(path, config)
     held.enter_context(folder.locked())
-    with undone(folder):
+    with undone(folder), ExitStack() as failing:
+        failing.callback(step.writer.pause)
         if ready.planted:
             folder.write_canaries(ready.planted.record())
         announce(folder, planned)
         step.writer.open(folder.ledger_path)
         approve(planned)
+        failing.pop_all()
     return folder
 
 
