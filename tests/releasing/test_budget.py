@@ -11,7 +11,6 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-import dpdt
 from dpdt import Ledger, config, prepare, seal
 from dpdt.accounting import account, account_together
 from dpdt.accounting.gaussian import epsilon_of
@@ -28,6 +27,7 @@ from dpdt.training.run import run
 from tests.accounting.test_composition import ledger
 from tests.accounting.test_poisson import poisson
 from tests.training.interrupted import cut
+from tests.training.test_kept import interrupted, train
 from tests.training.test_tune import tuned
 
 DELTA = 1e-5
@@ -359,21 +359,12 @@ class TestUnderWay:
         assert not (tmp_path / "tune").exists()
 
     def test_a_run_of_python_counts_to_its_end(self, tmp_path):
-        def stop(*_):
-            raise RuntimeError("stopped")
-
-        plan = {"epochs": 3, "batch_size": 20, "noise": 2.0, "lr": 0.1, "delta": DELTA}
-        data = torch.utils.data.TensorDataset(torch.randn(60, 4), torch.arange(60) % 3)
-        with pytest.raises(RuntimeError, match="stopped"):
-            dpdt.train(nn.Linear(4, 3), data, out=tmp_path / "a", on_epoch=stop, **plan)
+        interrupted(tmp_path / "a", 4)
         (begun,) = found_below([tmp_path])
-        assert not begun.ledger.closed
         (end,) = begun.at_the_end()
-        assert (end.ledger.steps, end.goes_on) == (3 * begun.ledger.steps, True)
+        assert (begun.ledger.steps, end.ledger.steps, end.goes_on) == (4, 12, True)
         with pytest.raises(InputError, match="other settings"):
-            dpdt.train(
-                nn.Linear(4, 3), data, out=tmp_path / "a", resume=True, **{**plan, "epochs": 1}
-            )
+            train(tmp_path / "a", resume=True, epochs=1)
         assert begun.at_the_end() == [end]  # a run that is refused leaves the plan as it was
 
     def test_a_copy_that_goes_on_with_fresh_noise_is_another_run(
@@ -446,6 +437,7 @@ class TestUnderWay:
         writer = LedgerWriter(Run(tmp_path / "cut").ledger().header)
         writer.reopen(tmp_path / "cut" / "ledger.jsonl")
         writer.void("found")
+        writer.pause()
         with pytest.raises(InputError, match="will have paid ε = ∞"):
             run(chosen, tmp_path / "b", show_progress=False, approve=self.within(tmp_path))
 
