@@ -155,13 +155,17 @@ def test_a_tune_that_was_killed_goes_on_with_the_same_coins(tmp_path, monkeypatc
     assert len(budget([tmp_path]).data[0].runs) == 1
 
 
-def test_two_tunes_that_began_as_one_guarantee_nothing_together(tmp_path, monkeypatch):
-    """Their scores have the same noise, and the difference of the scores has none."""
+def killed_before_the_first(path, monkeypatch):
     drawn(monkeypatch, [0], [0])
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "run", lambda *_, **__: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
-            tuned(tmp_path / "one")
+            tuned(path)
+
+
+def test_two_tunes_that_began_as_one_guarantee_nothing_together(tmp_path, monkeypatch):
+    """Their scores have the same noise, and the difference of the scores has none."""
+    killed_before_the_first(tmp_path / "one", monkeypatch)
     copy = shutil.copytree(tmp_path / "one", tmp_path / "two")
     for path in (tmp_path / "one", copy):
         tuning.resume(path, approve=lambda ledger: None)
@@ -171,11 +175,7 @@ def test_two_tunes_that_began_as_one_guarantee_nothing_together(tmp_path, monkey
 
 
 def test_what_a_kill_leaves_of_a_run_that_was_not_begun_is_in_nobodys_way(tmp_path, monkeypatch):
-    drawn(monkeypatch, [0], [0])
-    with monkeypatch.context() as patch:
-        patch.setattr(tuning, "run", lambda *_, **__: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            tuned(tmp_path / "t")
+    killed_before_the_first(tmp_path / "t", monkeypatch)
     (tmp_path / "t" / "private" / "runs" / "0" / "private").mkdir(parents=True)
     assert tuning.resume(tmp_path / "t", approve=lambda ledger: None).status == 0
 
