@@ -1,5 +1,7 @@
 """Decoupled training with plain numbers, for tests that look at something else than the rule."""
 
+import types
+
 from dpdt.training import loop
 
 NUMBERS = {
@@ -26,3 +28,10 @@ def prepare(model, data, **options):
 
 def train(model, data, **options):
     return loop.train(model, data, **numbers(options))
+
+
+def unseen(**values):
+    """Variables that code can read and write, and that no walk from a model or a loss sees."""
+    module = types.ModuleType("unseen")
+    vars(module).update(values)
+    return module

@@ -539,7 +539,7 @@ class Test11State:
         full = Batch(
             step=1, epoch=0, data=(x, y), sizes=(1,) * 40, keys=tuple(range(40)), fixed=False
         )
-        with pytest.raises(InputError, match="keeps something"):
+        with pytest.raises(InputError, match="'CLOSURE' changed during a training pass"):
             step.engine.step(full, step.plan.at(1))
 
     def test_a_chunk_of_empty_micro_batches(self):

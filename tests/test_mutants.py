@@ -26,7 +26,8 @@ from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import Digests, equal_places, rows_of, same_bits, unmoved
 from dpdt.algorithm.randomness import seeded
-from dpdt.algorithm.state import Attributes, Tainted
+from dpdt.algorithm.reachable import Snapshot
+from dpdt.algorithm.state import Tainted
 from dpdt.algorithm.taps import Taps
 from dpdt.algorithm.ways import How
 from dpdt.errors import InputError
@@ -45,7 +46,7 @@ from dpdt.training import depends, grid
 from dpdt.training import run as running
 from dpdt.training.loop import fit
 from dpdt.training.step import Step
-from tests.numbers import prepare, train
+from tests.numbers import prepare, train, unseen
 
 from .accounting.test_composition import ledger as accounted
 from .accounting.test_conformance import make
@@ -762,11 +763,11 @@ class TestLanes:
     def test_a_lane_has_a_module_of_its_own(self, monkeypatch):
         """Nothing runs on the model itself, nor two threads on one module."""
         monkeypatch.setattr(executor, "AGAIN", 10**9)  # the last step computes nothing twice
-        seen = []
+        now = unseen(seen=[])
 
         class Says(Branching):
             def forward(self, x):
-                seen.append((threading.get_ident(), id(self)))
+                now.seen.append((threading.get_ident(), id(self)))
                 return super().forward(x)
 
         model = Says(6, 3)
@@ -777,14 +778,14 @@ class TestLanes:
                 model, examples(400), noise=1.0, auxiliaries=40, batch_size=200, epochs=2, **FIXED
             )
             for batch in loader:
-                seen.clear()
+                now.seen.clear()
                 step(batch)  # the first also computes one auxiliary on the model, twice
         finally:
             torch.set_num_threads(before)
         assert [how.lanes for how in hows(step)] == [True]
-        assert len(seen) == 40
-        assert id(model) not in {module for _, module in seen}
-        assert len({module for _, module in seen}) == len({thread for thread, _ in seen})
+        assert len(now.seen) == 40
+        assert id(model) not in {module for _, module in now.seen}
+        assert len({module for _, module in now.seen}) == len({thread for thread, _ in now.seen})
 
     @pytest.mark.parametrize("how", ["draws", "another model"])
     def test_what_would_disturb_other_lanes_voids_the_run(self, how):
@@ -796,12 +797,12 @@ class TestLanes:
                     if how == "draws":
                         x = x + torch.randn_like(x)
                     else:
-                        model.left = float(x.detach().sum())
+                        now.model.left = float(x.detach().sum())
                 return super().forward(x)
 
         told = {"draws": "draws random numbers in some steps", "another model": "'left' of layer"}
         model, (x, y) = Late(6, 3), examples()
-        x[7] = 60.0
+        now, x[7] = unseen(model=model), 60.0
         step, loader = prepare(model, (x, y), noise=1.0, auxiliaries=5, **SMALL, **FIXED)
 
         def go():
@@ -833,11 +834,12 @@ class TestState:
         """Also by what is not printed of it, and by its type."""
         model = nn.Linear(2, 2)
         model.kept = before
-        then = Attributes(model)
-        then.refuse_content()
+        then = Snapshot({"": model})
+        then.put_back(strict=True)
         model.kept = after
         with pytest.raises(Tainted, match="attribute 'kept'"):
-            then.refuse_content()
+            then.put_back(strict=True)
+        assert model.kept is before
 
     @pytest.mark.parametrize("method", ["dpdt", "dpsgd", "gep"])
     def test_models_that_are_not_ready_are_refused_by_every_method(self, method):
@@ -858,17 +860,17 @@ class TestState:
                 self.frozen = nn.Parameter(torch.zeros(6), requires_grad=False)
 
             def forward(self, x):
-                if counter[0] >= late:
+                if now.step >= late:
                     with torch.no_grad():
                         (self.frozen if frozen else self.kept).add_(1.0)
                 return super().forward(x)
 
-        counter, model = [0], Keeps()
+        now, model = unseen(step=0), Keeps()
         step, loader = prepare(model, examples(), noise=1.0, **SMALL, **options)
         batches = iter(loader)
         for number in range(late):
             step(next(batches))
-            counter[0] = number + 1
+            now.step = number + 1
         before = model.weight.detach().clone()
         with pytest.raises(InputError, match=r"(buffer 'kept'|frozen parameter 'frozen') changed"):
             step(next(batches))
@@ -902,16 +904,16 @@ class TestState:
                 self.register_buffer("kept", torch.zeros(6))
 
             def forward(self, x):
-                if begun:
-                    view[:] += 1.0
+                if now.begun:
+                    now.view[:] += 1.0
                 return self.layer(x)
 
-        begun, model = [], Hides()
-        view = model.kept.numpy()
+        model = Hides()
+        now = unseen(begun=False, view=model.kept.numpy())
         step, loader = prepare(
             model, examples(), method=method, noise=1.0, **SMALL, **options_of(method)
         )
-        begun.append(True)
+        now.begun = True
         before = model.layer.weight.detach().clone()
         with pytest.raises(InputError, match="buffer 'kept' changed"):
             step(next(iter(loader)))
@@ -924,15 +926,15 @@ class TestState:
 
         class Writes(Branching):
             def forward(self, x):
-                if late[0]:
+                if now.late:
                     self.weight.data.mul_(0.9)
                 return super().forward(x)
 
-        late, model = [False], Writes(6, 3)
+        now, model = unseen(late=False), Writes(6, 3)
         step, loader = prepare(model, examples(), noise=1.0, **SMALL, **options)
         batches = iter(loader)
         step(next(batches))
-        late[0], before = True, model.weight.detach().clone()
+        now.late, before = True, model.weight.detach().clone()
         with pytest.raises(InputError, match="parameter 'weight' was changed by the forward pass"):
             step(next(batches))
         assert torch.equal(model.weight, before)
@@ -959,18 +961,18 @@ class TestState:
                 self.register_buffer("kept", torch.zeros(6))
 
             def forward(self, x):
-                if late[0]:
-                    view[:] += 1.0  # which torch does not count
+                if now.late:
+                    now.view[:] += 1.0  # which torch does not count
                 return self.layer(x)
 
-        late, model = [False], Hides()
-        view = model.kept.numpy()
+        model = Hides()
+        now = unseen(late=False, view=model.kept.numpy())
         step, loader = prepare(
             model, examples(), method=method, noise=1.0, **SMALL, **options_of(method)
         )
         for batch in loader:
             step(batch)
-            late[0] = True
+            now.late = True
         with pytest.raises(InputError, match="buffer 'kept' changed during a training pass"):
             getattr(step, end)()
         assert math.isinf(step.privacy().epsilon)
@@ -1006,15 +1008,15 @@ class TestState:
                 self.kept = []
 
             def forward(self, x):
-                if late[0]:
+                if now.late:
                     self.kept.append(1)
                 return super().forward(x)
 
-        late, model = [False], Lists()
+        now, model = unseen(late=False), Lists()
         step, loader = prepare(model, examples(), noise=1.0, **SMALL, **options)
         batches = iter(loader)
         step(next(batches))
-        late[0], before = True, model.weight.detach().clone()
+        now.late, before = True, model.weight.detach().clone()
         with pytest.raises(InputError, match="attribute 'kept'"):
             step(next(batches))
         assert torch.equal(model.weight, before)
@@ -1024,12 +1026,12 @@ class TestState:
     @pytest.mark.parametrize("how", ["list", "attribute", "buffer"])
     def test_what_the_loss_leaves_on_the_model_itself_stops_the_step(self, how, options):
         """From the second step on, when nothing is computed twice."""
-        model, late = Branching(6, 3), [False]
+        model, now = Branching(6, 3), unseen(late=False)
         model.list = []
         model.register_buffer("buffer", torch.zeros(3))
 
         def loss(given, batch):
-            if late[0]:
+            if now.late:
                 match how:
                     case "list":
                         model.list.append(1.0)
@@ -1042,7 +1044,7 @@ class TestState:
         step, loader = prepare(model, examples(), loss=loss, noise=1.0, **SMALL, **options)
         batches = iter(loader)
         step(next(batches))
-        late[0], before = True, model.weight.detach().clone()
+        now.late, before = True, model.weight.detach().clone()
         with pytest.raises(InputError, match=rf"(attribute|buffer) '{how}'"):
             step(next(batches))
         assert torch.equal(model.weight, before)
@@ -1050,11 +1052,11 @@ class TestState:
     def test_an_empty_first_batch_does_not_stand_for_the_first_step(self, monkeypatch):
         """A pass over nothing shows nothing: the next one is computed twice."""
         monkeypatch.setattr(executor, "AGAIN", 10**9)
-        seen = []
+        now = unseen(calls=0)
 
         def loss(model, batch):
-            seen.append(1.0)
-            return F.cross_entropy(model(batch[0] + float(len(seen))), batch[1])
+            now.calls += 1
+            return F.cross_entropy(model(batch[0] + float(now.calls)), batch[1])
 
         step, _ = poisson_step(Branching(6, 3), loss=loss)
         x, y = examples(20)
@@ -1071,19 +1073,19 @@ class TestState:
     def test_an_auxiliary_is_computed_again_in_later_steps_too(self, monkeypatch):
         """By a coin in one of so many; here in every one."""
         monkeypatch.setattr(executor, "AGAIN", 1)
-        outside = []
+        now = unseen(calls=0)
 
         def loss(model, batch):
-            if len(outside) > 1:  # the second step is under way
-                outside.append(1.0)
-            return F.cross_entropy(model(batch[0] + float(len(outside))), batch[1])
+            if now.calls > 1:  # the second step is under way
+                now.calls += 1
+            return F.cross_entropy(model(batch[0] + float(now.calls)), batch[1])
 
         step, loader = prepare(
             Branching(6, 3), examples(), loss=loss, noise=1.0, auxiliaries=5, **SMALL, **FIXED
         )
         batches = iter(loader)
         step(next(batches))
-        outside += [1.0, 1.0]
+        now.calls = 2
         with pytest.raises(InputError, match="after the others were computed"):
             step(next(batches))
         assert math.isinf(step.privacy().epsilon)
@@ -1393,10 +1395,10 @@ class TestStep:
 
     def test_a_step_computes_on_what_was_never_handed_out(self):
         """Whoever holds a batch can write to it while the step is under way."""
-        held = []
+        now = unseen(held=[])
 
         def loss(model, batch):
-            for x in held:
+            for x in now.held:
                 x.mul_(0.5)
             return F.cross_entropy(model(batch[0]), batch[1])
 
@@ -1406,7 +1408,7 @@ class TestStep:
             given = {"loss": loss, "auxiliaries": 5, "noise_seed": 1}
             step, loader = self.begun(model=Branching(6, 3), **given)
             batch = next(iter(loader))
-            held += [batch.data[0]] if writes else []
+            now.held = [batch.data[0]] if writes else []
             step(batch)
             results.append(step.engine.layout.gather())
         assert torch.equal(*results)

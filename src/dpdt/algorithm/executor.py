@@ -45,13 +45,15 @@ from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.randomness import kept
+from dpdt.algorithm.reachable import MODULE_TABLES, Snapshot, Table
 from dpdt.algorithm.readiness import refuse_unready
+from dpdt.algorithm.sample import Sample
 from dpdt.algorithm.scaled import Scaled
-from dpdt.algorithm.state import Attributes, Kept, Tainted, replica
+from dpdt.algorithm.state import Kept, Tainted, replica
 from dpdt.algorithm.ways import How
 from dpdt.mechanism import BoundedSum, Columns, full_precision
 
-AGAIN = 16  # one step in so many, by a secret coin, computes its first auxiliary twice
+AGAIN = 16  # one step in so many, by a secret coin, computes some auxiliary twice
 
 
 class Executor:
@@ -83,12 +85,19 @@ class Executor:
         keep_memory()
         self.model, self.loss, self.layout, self.seed = model, loss, layout, seed
         self.auxiliaries, self.expected = auxiliaries, expected
-        self.kept = Kept(model)
+        self.outside = self._snapshot()  # of the model itself and the loss; copies are apart
+        self.shared: Snapshot | None = None  # the part of it that copies and the loss can reach
+        self.kept = Kept(model, self._reachable_tensors())
         self.base = replica(model)  # of the model as it is now; called once, on made-up inputs
         self.scales = scales
         self.found: dict[tuple[Any, ...], How] = {}
         self.checked = False  # by content, which is done after the first pass
-        self._start = Attributes(model)
+        self._start = [
+            place
+            for place in self.outside.places
+            if isinstance(place, Table) and place.kind in ("module", *MODULE_TABLES)
+        ]
+        self._sample: Sample | None = None
         self._images = any(isinstance(m, nn.Conv2d) for m in model.modules())
         self.convolves = any(isinstance(m, _ConvNd) for m in model.modules())
         self._arranged = False
@@ -115,31 +124,36 @@ class Executor:
         self.arrange(batch)
         with full_precision(), torch.no_grad(), kept():
             if self.base is self.model:  # it cannot be copied
-                self._start.restore()
-            theta, outside = self.layout.gather(), Attributes(self.model)
+                self._restore()
+            self._refuse_between()
+            theta = self.layout.gather()
             how = self._settle(batch, contribute, scaled, columns)
+            if self.outside.difference():  # such as what an evaluation has left on the model
+                self.outside = self._snapshot()
             target = BoundedSum(columns, clip)
             losses = torch.zeros(len(batch.sizes), dtype=torch.float64)
             work = Pass(self, how, batch, columns, clip, contribute, whole, losses)
             again = not self.checked or not secrets.randbelow(AGAIN)
-            before = work.first() if again else None
+            chosen = work.choose() if again else None
+            before = None if chosen is None else work.recompute(chosen, self.copy())
             if how.taps is not None:
                 assert scaled is not None
                 tally = work.tapped(how.taps, scaled, target)
             else:
                 tally = work.together(target) if how.rows else work.apart(target)
-            self._refuse_changes(theta, outside)
-            if before is not None and work.first() != before:
+            self._clear_gradients()
+            self._refuse_changes(theta)
+            if chosen is not None and work.recompute(chosen, work.used()) != before:
                 raise Tainted(
                     "an auxiliary's gradient is another after the others were computed: the model "
                     "or the loss keeps something between calls, which would carry private data "
                     "from one auxiliary to the next"
                 )
+            if chosen is not None:
+                self._refuse_another_loss()
             if not self.checked and any(batch.sizes):
                 self.kept.check()
                 self.checked = True
-            for parameter in self.model.parameters():
-                parameter.grad = None  # a loss may have computed one by itself
         return target.total, losses, tally
 
     def copy(self) -> nn.Module:
@@ -152,18 +166,72 @@ class Executor:
 
     def check(self) -> None:
         """Set the model's attributes back, and refuse any change of what is not trained."""
-        self._start.restore()
+        self._refuse_between()
+        with full_precision(), torch.no_grad(), kept():
+            self._refuse_another_loss()
+        self._restore()
         self.kept.check()
 
-    def _refuse_changes(self, theta: Tensor, outside: Attributes) -> None:
+    def snapshot(self, copy: nn.Module) -> Snapshot:
+        """Take a snapshot of what belongs to a copy alone."""
+        return Snapshot({"": copy}, skip=None if copy is self.model else self.outside)
+
+    def _clear_gradients(self) -> None:
+        """Throw away what a loss may have computed by itself."""
+        for parameter in self.model.parameters():
+            parameter.grad = None
+
+    def _snapshot(self) -> Snapshot:
+        self._clear_gradients()
+        roots = {"": self.model, "the loss": self.loss}
+        return Snapshot(roots, trained=tuple(self.layout.tensors), modes=False)
+
+    def _reachable_tensors(self) -> dict[str, Any]:
+        """Return what is neither a buffer nor a parameter, but can be read in a pass."""
+        own = {id(t) for t in (*self.model.parameters(), *self.model.buffers())}
+        return {label: value for label, value in self.outside.tensors() if id(value) not in own}
+
+    def _restore(self) -> None:
+        for place in self._start:
+            if not place.same():
+                place.write()
+
+    def _share(self) -> None:
+        """Note which objects a pass shares with the model itself, or with the next pass."""
+        self.outside = self._snapshot()
+        copy = self.copy()
+        reached = Snapshot({"": copy, "the loss": self.loss}).seen
+        if copy is self.model:
+            own = Snapshot({"": copy}).seen
+            reached = {key: obj for key, obj in reached.items() if key not in own}
+        self.shared = self.outside.only(reached)
+
+    def _refuse_between(self) -> None:
+        """Refuse a loss or a model whose surroundings were changed since the last pass."""
+        if self.shared is not None and (what := self.shared.difference()):
+            raise Tainted(
+                f"{what} changed between steps, and the model or the loss can read it: a number "
+                "that comes from private data would pass the norm bound and the noise; what "
+                "changes over steps must be a schedule of the configuration"
+            )
+
+    def _refuse_another_loss(self) -> None:
+        """Refuse a loss that gives another value for the same inputs, weights and seed."""
+        if self._sample is not None and not self._sample.same(self):
+            raise Tainted(
+                "the loss of the same made-up inputs and weights is another than before: the model "
+                "or the loss reads something that changes from step to step, which could carry "
+                "private data past the norm bound and the noise"
+            )
+
+    def _refuse_changes(self, theta: Tensor) -> None:
         """Refuse a pass that wrote to the model itself."""
         self.kept.passed()
-        if found := outside.changed():
+        if what := self.outside.difference():
             raise Tainted(
-                f"{found} changed during a training pass: the loss must call the model that it is "
-                "given, not another one"
+                f"{what} changed during a training pass: the loss must call the model that it is "
+                "given, not another one, and keep nothing"
             )
-        outside.refuse_content()
         if not same_bits(self.layout.gather(), theta):
             now = self.layout.split(self.layout.gather())
             pairs = zip(self.layout.names, now, self.layout.split(theta), strict=True)
@@ -185,21 +253,34 @@ class Executor:
         weighted = None if scaled is None else scaled.weights is not None
         case = (batch.alone, batch.fixed, ways.equal_size(batch), weighted, *shapes, *modes)
         if case not in self.found:
-            self._warm_up(batch)
-            found = None if scaled is None else ways.tapped(self, batch, scaled, columns)
-            found = found or ways.together(self, batch, contribute)
+            drawn = self._warm_up(batch)
+            found = None
+            if not drawn:
+                found = None if scaled is None else ways.tapped(self, batch, scaled, columns)
+                found = found or ways.together(self, batch, contribute)
             if found and not found.keyed and not ways.as_alone(self, batch):
                 found = None
             self.found[case] = found or ways.apart(self, batch)
             self.kept.passed()
+            self._share()
         return self.found[case]
 
-    def _warm_up(self, batch: Batch) -> None:
-        """Call a copy once: attributes that a model sets at its first call are then public."""
+    def _warm_up(self, batch: Batch) -> bool:
+        """Call a copy once: attributes that a model sets at its first call are then public.
+
+        Returns whether a generator that belongs to the model or the loss was used. Such a model is
+        computed one by one, so that the generator can be set for every example.
+        """
         made = self.copy()
+        reached = Snapshot({"": made, "the loss": self.loss})
+        before = reached.draws()
         ways.call_once(self, made, batch)
         if replica(made) is not made:  # it has left nothing on itself that cannot be copied
             self.base = made
+        if self._sample is None:
+            self._sample = Sample.of(self, batch)
+        self._share()
+        return reached.draws() != before
 
     def arrange(self, batch: Batch) -> None:
         """Choose the order of images in memory, before the first pass.

@@ -4,12 +4,10 @@ A forward pass can leave private data on the module: in a buffer, a frozen param
 These data would reach other auxiliaries, or the released model, past the norm bound and the noise.
 
 Guarantees: training calls copies of the module (`replica`). A copy shares the module's tensors and
-is thrown away after a pass. Every auxiliary's pass starts from the attributes that the copy had at
-first (`restore`). Three changes are noticed before anything is published: a buffer that was
-assigned, an attribute whose content was changed (a list, a dict), a tensor that was changed in
-place. torch does not count every write to a tensor (`.data`, numpy). Such writes are found by
-content (`check`): after the first step, at checkpoints and at the end. Whoever finds a change
-raises `Tainted`, which voids the ledger.
+is thrown away after a pass. Every auxiliary's pass starts from what the copy, and all that it and
+the loss can reach, held at first (reachable.py). torch does not count every write to a tensor
+(`.data`, numpy). Such writes are found by content (`check`): after the first step, at checkpoints
+and at the end. Whoever finds a change raises `Tainted`, which voids the ledger.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpdt.algorithm.reachable import changed
 from dpdt.errors import Tainted as Tainted
 
 OWN = ("training",)  # attributes that say nothing about data, and that a loop may change
 UNSEEN = frozenset((*OWN, "_parameters", "_buffers", "_modules"))  # compared elsewhere, or not
 EXACT = (bool, int, str)
-PLAIN = (*EXACT, float)
 EMPTY = (dict, OrderedDict, list, tuple, set, frozenset)
 PASSED_OVER = (
     nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType,
@@ -39,88 +37,44 @@ PASSED_OVER = (
 DEEP = 6  # levels of attributes of attributes that are looked into
 
 
-class Attributes:
-    """The attributes of a module's layers at one time, to compare with and to go back to."""
-
-    def __init__(self, model: nn.Module):
-        self.modules = dict(model.named_modules())
-        self.tables = [
-            (name, table, dict(table))
-            for name, module in self.modules.items()
-            for table in _tables(module)
-        ]
-        self.content = self._content()
-
-    def described(self) -> dict[str, str]:
-        """What every attribute holds, in words that are the same in every process."""
-        return {_attribute(*place): str(summary) for place, summary in self.content.items()}
-
-    def restore(self) -> None:
-        """Set every attribute back, as a pass may have left something on the module."""
-        for _, table, then in self.tables:
-            if not _same(table, then):
-                kept = {k: table[k] for k in OWN if k in table}
-                table.clear()
-                table.update({**then, **kept})
-
-    def changed(self, *, buffers: bool = False) -> str | None:
-        """The first attribute that is another object than it was; with `buffers`, among buffers."""
-        for name, table, then in self.tables:
-            registered = table is self.modules[name]._buffers
-            if (registered or not buffers) and not _same(table, then):
-                both = {**then, **table}
-                key = next(k for k in both if not _same({k: table.get(k)}, {k: then.get(k)}))
-                if registered:
-                    return f"buffer {f'{name}.{key}'.lstrip('.')!r}"
-                return _attribute(name, key)
-        return None
-
-    def refuse_buffers(self) -> None:
-        """Refuse a pass that assigned a buffer: the model means to keep something."""
-        if found := self.changed(buffers=True):
-            raise _changed(found)
-
-    def refuse_content(self) -> None:
-        """Refuse a pass that changed what an attribute holds, such as a list."""
-        found = self._content()
-        for place in {**self.content, **found}:
-            if self.content.get(place) != found.get(place):
-                raise _changed(_attribute(*place))
-
-    def _content(self) -> dict[tuple[str, str], Any]:
-        """A hash of every attribute, by layer and name; plain ones as they are, which is faster.
-
-        What many layers share, such as the configuration of a transformer, is hashed once.
-        """
-        known: dict[int, str] = {}
-        return {
-            (name, key): _summary(value, known)
-            for name, module in self.modules.items()
-            for key, value in module.__dict__.items()
-            if key not in UNSEEN
-        }
+def described(model: nn.Module) -> dict[str, str]:
+    """Describe what every attribute of a module's layers holds, the same in every process."""
+    known: dict[int, str] = {}
+    return {
+        f"attribute {key!r} of layer {name or 'model'!r}": str(_summary(value, known))
+        for name, module in model.named_modules()
+        for key, value in module.__dict__.items()
+        if key not in UNSEEN
+    }
 
 
 class Kept:
-    """The tensors of a module that are not trained, as they were at one time."""
+    """The tensors of a module that are not trained, as they were at one time.
 
-    def __init__(self, model: nn.Module):
-        self.model = model
+    `others` are tensors and large arrays that are no part of the module, but that it or the loss
+    can reach, by their labels.
+    """
+
+    def __init__(self, model: nn.Module, others: Mapping[str, Any] | None = None):
+        self.model, self.others = model, others or {}
         self.versions = {name: tensor._version for name, tensor in self._tensors()}
-        self.content = {name: _digest(tensor) for name, tensor in self._tensors()}
+        self.content = self._digests()
 
     def passed(self) -> None:
         """Refuse a pass that changed a tensor in place, as far as torch counts such changes."""
         for name, tensor in self._tensors():
             if self.versions.get(name) != tensor._version:
-                raise _changed(name)
+                raise changed(name)
 
     def check(self) -> None:
         """Refuse any change, by content."""
-        found = {name: _digest(tensor) for name, tensor in self._tensors()}
-        for name in {**self.content, **found}:
-            if self.content.get(name) != found.get(name):
-                raise _changed(name)
+        now = self._digests()
+        for name in {**self.content, **now}:
+            if self.content.get(name) != now.get(name):
+                raise changed(name)
+
+    def _digests(self) -> dict[str, str]:
+        return {name: _digest(value) for name, value in (*self._tensors(), *self.others.items())}
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for name, buffer in self.model.named_buffers():
@@ -148,26 +102,6 @@ def model_hash(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _changed(what: str) -> Tainted:
-    return Tainted(
-        f"{what} changed during a training pass: it would carry private data into the released "
-        "model or to other auxiliaries; use a layer that keeps nothing between calls"
-    )
-
-
-def _tables(module: nn.Module) -> list[dict[str, Any]]:
-    """The dictionaries that hold a module's attributes, and those that torch keeps in them."""
-    inner = [v for k, v in module.__dict__.items() if k.startswith("_") and type(v) is dict]
-    return [module.__dict__, *inner]
-
-
-def _same(table: dict[str, Any], then: dict[str, Any]) -> bool:
-    return len(table) == len(then) and all(
-        table.get(k) is v or k in OWN or (isinstance(v, PLAIN) and table.get(k) == v)
-        for k, v in then.items()
-    )
-
-
 def _summary(value: Any, known: dict[int, str]) -> Any:
     """What a value holds: its type and the value, if it is plain; of what is empty the type alone,
     since it may be filled later; otherwise a hash.
@@ -182,10 +116,6 @@ def _summary(value: Any, known: dict[int, str]) -> Any:
     if id(value) not in known:
         known[id(value)] = _digest(value)
     return known[id(value)]
-
-
-def _attribute(layer: str, key: str) -> str:
-    return f"attribute {key!r} of layer {layer or 'model'!r}"
 
 
 def _digest(value: Any) -> str:

@@ -33,7 +33,6 @@ from dpdt.algorithm.places import (
 from dpdt.algorithm.precision import Lowered, closeness
 from dpdt.algorithm.randomness import Globals
 from dpdt.algorithm.scaled import Scaled
-from dpdt.algorithm.state import Attributes
 from dpdt.algorithm.sums import block_numbers
 from dpdt.algorithm.taps import Found, Taps
 from dpdt.mechanism import Columns
@@ -149,7 +148,7 @@ def tapped(owner: Executor, batch: Batch, scaled: Scaled, columns: Columns) -> H
     if not size or blocks is None or blind or layout.place != layout.device:
         return None
     model, before = owner.copy(), Globals()
-    attributes = Attributes(model)
+    held = owner.snapshot(model)
     found = _probed(owner, batch, size, scaled, model)
     if found is None or Globals() != before:  # what it calls may depend on what it draws
         return None
@@ -164,7 +163,7 @@ def tapped(owner: Executor, batch: Batch, scaled: Scaled, columns: Columns) -> H
 
     def run(examples: Data, trial: int) -> Found:
         weights = made_up_weights(layout.tensors, trial)
-        attributes.restore()
+        held.put_back()
         key = keys if keyed else None
         with cores_for(batch):
             return taps.run(model, owner.loss, examples, rows, key, weights)
@@ -222,12 +221,12 @@ def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | Non
     buffer = torch.empty(rows, layout.size, dtype=layout.dtype, device=layout.device)
     buffers = [buffer, torch.empty_like(buffer)]
     model = owner.copy()
-    attributes = Attributes(model)
+    held = owner.snapshot(model)
     for keyed in (None, (owner.seed, 0, keys)):
 
         def gradients(examples: Data, trial: int, keyed: Any = keyed) -> list[Tensor]:
             weights = made_up_weights(layout.tensors, trial)
-            attributes.restore()
+            held.put_back()
             data = (model, owner.loss, layout, examples, buffers[0], size, keyed, weights)
             with cores_for(batch):
                 return [vectorised(*data), buffers[0]]
@@ -277,12 +276,12 @@ def apart(owner: Executor, batch: Batch) -> How:
         return How()
     data = made_up(batch.data, size)
     out = torch.empty(1, layout.size, dtype=layout.dtype, device=layout.device)
-    outside, before, copy = Attributes(owner.model), Globals(), owner.copy()
-    if copy is owner.model:
+    before, copy = Globals(), owner.copy()
+    if copy is owner.model or owner.shared is None or owner.shared.containers():
         return How()
     try:
         data = channels_last(data) if layout.channels_last else data
         looped(copy, owner.loss, layout, data, out)
     except Exception:  # a model of the user's own can fail in any way; real data will tell
         return How()
-    return How(lanes=outside.changed() is None and Globals() == before)
+    return How(lanes=owner.outside.difference() is None and Globals() == before)

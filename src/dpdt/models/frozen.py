@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.lanes import Lanes, keep_memory, one_core
 from dpdt.algorithm.places import Digests, equal_places, made_up
-from dpdt.algorithm.state import Attributes, model_hash, replica
+from dpdt.algorithm.state import described, model_hash, replica
 from dpdt.data import cache
 from dpdt.data.access import count, fingerprint, take
 from dpdt.errors import InputError
@@ -87,16 +87,16 @@ def key_of(model: nn.Module, settings: ModelSettings, part: Any) -> str:
     for path in sorted([*here.glob("*.py"), *(here.parent / name for name in CODE)]):
         code.update(path.name.encode() + path.read_bytes())
     others = [sys.modules[name] for name in ("transformers", "peft", "timm") if name in sys.modules]
-    described = {
+    facts = {
         "examples": fingerprint(part),
         "tensors": model_hash(nn.ModuleDict(children)),
-        "attributes": Attributes(model).described(),
+        "attributes": described(model),
         "settings": asdict(settings),
         "code": code.hexdigest(),
         "versions": [f"{m.__name__} {m.__version__}" for m in (torch, *others)],
         "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
     }
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def features(model: Any, part: Any, watch: Watch = silent) -> tuple[Tensor, Tensor]:

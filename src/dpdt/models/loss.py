@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdt.algorithm.batch import Data, on_device
+from dpdt.algorithm.reachable import Snapshot
 from dpdt.algorithm.readiness import refuse_unready
-from dpdt.algorithm.state import Attributes
 from dpdt.data.access import count, take
 from dpdt.errors import InputError
 
@@ -155,11 +155,9 @@ class Criterion:
                 f"targets of shape {tuple(targets.shape[1:])} for outputs of "
                 f"{tuple(outputs.shape[1:])}"
             )
-        before = Attributes(self.module)
+        before = Snapshot({"": self.module})
         value: Tensor = self.module(outputs, targets)
-        before.refuse_buffers()
-        before.restore()  # what it keeps would carry one example to the next
-        before.refuse_content()
+        before.put_back()  # what it keeps would carry one example to the next
         return value.sum() / len(targets) if self.by_example else value.mean()
 
 
