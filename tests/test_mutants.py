@@ -163,11 +163,12 @@ class TestLattice:
         noisy = perturbed(
             torch.from_numpy(total), divisor=7,
             noise=torch.full((4 * each,), 0.3, dtype=torch.float64),
-            spacing=torch.from_numpy(s), source=Given(z.copy()),
+            spacing=torch.from_numpy(s), grid=torch.from_numpy(4 * s), source=Given(z.copy()),
         )  # fmt: skip
         on = s > 0
         step = np.where(on, s, 1.0)
-        rounded = np.round(total / 7 / step) * step + np.round(0.3 * z / step) * step
+        rounded = np.round(total / 7 / step) + np.round(0.3 * z / step)
+        rounded = np.round(rounded / 4) * 4 * step
         assert np.array_equal(noisy.numpy(), np.where(on, rounded, total / 7 + 0.3 * z))
         multiples = noisy.numpy()[on] / s[on]
         assert np.array_equal(multiples, np.round(multiples))
@@ -176,7 +177,7 @@ class TestLattice:
         """All 53: not those of single precision, in the stream or on the way."""
         z = 1.0 + 2.0 ** -np.arange(30.0, 52.0)
         total = torch.zeros(len(z), dtype=torch.float64)
-        found = perturbed(total, divisor=1, noise=1.0, spacing=0.0, source=Given(z))
+        found = perturbed(total, divisor=1, noise=1.0, spacing=0.0, grid=0.0, source=Given(z))
         assert np.array_equal(found.numpy(), z)
         draws = Randomness().gaussian(1000)
         assert draws.dtype == np.float64
@@ -199,7 +200,8 @@ class TestLattice:
         summed = (2.0**-51 * 5000 + 2.0**-31) * 5000 * 0.3 / divisor
         expected = s * math.sqrt(size) + summed
         assert found.rounding[0] == pytest.approx(expected, rel=1e-12, abs=0.0)
-        assert (found.spacing[1], found.rounding[1]) == (0.0, 0.0)
+        assert (found.spacing[1], found.grid[1], found.rounding[1]) == (0.0, 0.0, 0.0)
+        assert found.grid[0] == max(s, 2.0**-20)
 
     def test_a_poisson_sum_may_have_as_many_terms_as_there_are_examples(self):
         for options, terms in ((RULE, 40), ({**FIXED, "granularity": "model"}, 10)):
@@ -214,9 +216,10 @@ class TestLattice:
         """Noise and lattice of every release are those of the ledger's last step."""
         found = []
 
-        def spy(total, *, divisor, noise, spacing, source):
-            found.append((divisor, *(torch.as_tensor(v).unique() for v in (noise, spacing))))
-            return perturbed(total, divisor=divisor, noise=noise, spacing=spacing, source=source)
+        def spy(total, *, source, divisor, **given):
+            order = ("noise", "spacing", "grid")
+            found.append((divisor, *(torch.as_tensor(given[v]).unique() for v in order)))
+            return perturbed(total, divisor=divisor, source=source, **given)
 
         for where in ("algorithm.publish", "methods.gep.engine", "methods.pate.engine"):
             monkeypatch.setattr(f"dpdt.{where}.perturbed", spy)
@@ -229,12 +232,13 @@ class TestLattice:
             recorded = step.writer.ledger.runs[-1].setting
             assert recorded == step.plan.at(batch.step)
             assert all(r > 0 for r, c in zip(recorded.rounding, recorded.clip, strict=True) if c)
-            for (divisor, noise, spaced), *told in zip(
-                found, recorded.noise, recorded.spacing, strict=False
+            for (divisor, noise, spaced, coarse), *told in zip(
+                found, recorded.noise, recorded.spacing, recorded.grid, strict=False
             ):
                 assert divisor == step.plan.header.auxiliaries
                 assert noise[-1] == told[0]  # padding has none
                 assert spaced[-1] == told[1]
+                assert coarse[-1] == told[2]
         assert step.writer.ledger.runs == step.plan.ledger().runs
 
 

@@ -2,7 +2,8 @@
 
     every contribution c:   c · min(1, C/‖c‖) in every block, or 0 if it is not finite
     S = (1/K) Σ c                                                     in float64
-    release ⌊S⌉ + ⌊z⌉,  z ~ N(0, σ² I), or correlated over steps     on a lattice (lattice.py)
+    release ⌊S⌉ + ⌊z⌉,  z ~ N(0, σ² I), or correlated over steps     on a lattice (lattice.py),
+                                                                      rounded to a coarser grid
 
 A contribution is what one auxiliary or one example adds to a step. A block is a set of its entries
 that are bounded together, by C. K is a constant. ⌊ ⌉ rounds to the lattice. What a method does with
@@ -184,25 +185,34 @@ def perturbed(
     divisor: int,
     noise: Tensor | float,
     spacing: Tensor | float,
+    grid: Tensor | float,
     source: Source,
 ) -> Tensor:
-    """The noisy mean ⌊total/K⌉ + ⌊z⌉, in float64.
+    """Return the noisy mean ⌊total/K⌉ + ⌊z⌉, rounded to the grid, in float64.
 
-    `noise` is σ. `spacing` is that of the lattice, 0 for none. Both may differ by entry.
+    Args:
+        noise: σ.
+        spacing: that of the lattice, a power of two, or 0 for none.
+        grid: that of the coarser grid that is published, a power of two (lattice.py). Without a
+            lattice it is 0. All three may differ by entry.
 
     Guarantees: z is the source's noise times σ. It is drawn for this release alone, and added to a
     sum that is complete.
     """
     z = torch.from_numpy(source.gaussian(len(total))).to(total.device)
-    sigma, s = (torch.as_tensor(v, dtype=z.dtype, device=z.device) for v in (noise, spacing))
+    sigma, s, g = (
+        torch.as_tensor(v, dtype=z.dtype, device=z.device) for v in (noise, spacing, grid)
+    )
     lattice = s > 0
     if not bool(lattice.all()):
         mean, z, step = total / divisor, z * sigma, torch.where(lattice, s, 1.0)
         rounded = ((mean / step).round_() + (z / step).round_()).mul_(step)
-        return torch.where(lattice, rounded, mean + z)
+        coarse = torch.where(lattice, g, 1.0)
+        return torch.where(lattice, (rounded / coarse).round_().mul_(coarse), mean + z)
     size = BUFFER // 4 if z.device.type == "cpu" else len(z)  # what stays in the cache
-    whole = (total, z, sigma.expand_as(z), s.expand_as(z))
-    for mean, mine, noise, s in zip(*(torch.split(x, size) for x in whole), strict=True):
+    whole = (total, z, sigma.expand_as(z), s.expand_as(z), g.expand_as(z))
+    for mean, mine, noise, s, g in zip(*(torch.split(x, size) for x in whole), strict=True):
         # spacings are powers of two, so that no division by them rounds
-        mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_()).mul_(s)
+        mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_())
+        mine.mul_(s / g).round_().mul_(g)
     return z

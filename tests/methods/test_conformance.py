@@ -162,8 +162,8 @@ def releases(monkeypatch):
     """
     found = []
 
-    def spy(total, *, divisor, noise, spacing, source):
-        noisy = perturbed(total, divisor=divisor, noise=noise, spacing=spacing, source=source)
+    def spy(total, *, divisor, noise, **given):
+        noisy = perturbed(total, divisor=divisor, noise=noise, **given)
         sigma = torch.as_tensor(noise, dtype=torch.float64).expand(len(total))
         found.append((sigma, noisy - total / divisor))
         return noisy

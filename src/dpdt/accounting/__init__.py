@@ -165,7 +165,7 @@ def _check_setting(setting: Setting, header: Header) -> None:
         wanted, what = len(header.blocks), "blocks"
         if name == "penalties":
             wanted, what = header.auxiliaries, "auxiliaries"
-        empty = not value and name in ("spacing", "rounding", "penalties")
+        empty = not value and name in ("spacing", "grid", "rounding", "penalties")
         if len(value) != wanted and not empty:
             raise InputError(f"the ledger has {len(value)} values of {name} for {wanted} {what}")
         for number in value:

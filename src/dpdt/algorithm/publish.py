@@ -26,6 +26,7 @@ def aggregate(
         divisor=auxiliaries,
         noise=layout.spread(setting.noise),
         spacing=layout.spread(setting.spacing or (0.0,) * layout.count, padding=True),
+        grid=layout.spread(setting.grid or setting.spacing or (0.0,) * layout.count, padding=True),
         source=source,
     )
     return noisy.to(layout.dtype)

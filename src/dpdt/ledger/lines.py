@@ -107,9 +107,9 @@ def _header(record: dict[str, Any]) -> Header:
 def setting_of(record: dict[str, Any], blocks: int) -> Setting:
     """The setting that a line stands for, with a finite value for each block."""
     values = _fields(Setting, record)
-    for name in ("clip", "noise", "spacing", "rounding"):
+    for name in ("clip", "noise", "spacing", "grid", "rounding"):
         values[name] = tuple(float(x) for x in values.get(name, ()))
-        empty = name in ("spacing", "rounding") and not values[name]
+        empty = name in ("spacing", "grid", "rounding") and not values[name]
         if len(values[name]) != blocks and not empty:
             raise ValueError(f"{name} has {len(values[name])} entries for {blocks} blocks")
         if not all(math.isfinite(x) and x >= 0 for x in values[name]):

@@ -39,6 +39,7 @@ class Setting:
     step_size: float  # η̂ = η_θ / mean ρ
     contraction: float  # Lipschitz constant of the proximal operator
     spacing: tuple[float, ...] = ()  # of the lattice that a block's noisy mean lies on
+    grid: tuple[float, ...] = ()  # a coarser one, that the noisy mean is rounded to last
     rounding: tuple[float, ...] = ()  # what rounding can add to the sensitivity of a block's mean
     penalties: tuple[float, ...] = ()  # ρ_k of each auxiliary, where they differ
 

@@ -98,8 +98,9 @@ class GepEngine(Single):
             parts = torch.split(total, [width, layout.size])
             noisy = [
                 perturbed(part, divisor=self.plan.header.auxiliaries, noise=sigma, spacing=s,
-                          source=self.noise).to(layout.dtype)
-                for part, sigma, s in zip(parts, setting.noise, setting.spacing, strict=True)
+                          grid=g, source=self.noise).to(layout.dtype)
+                for part, sigma, s, g in zip(
+                    parts, setting.noise, setting.spacing, setting.grid, strict=True)
             ]  # fmt: skip
             direction = self._expand(noisy[0], basis) + noisy[1]
         layout.set_gradient(direction)

@@ -120,9 +120,13 @@ class PateEngine(Single):
         """Confident GNMax on one public example."""
         votes = self.counts[query]
         best, counts = (
-            perturbed(total, divisor=1, noise=sigma, spacing=s, source=self.noise)
-            for total, sigma, s in zip(
-                (votes.max().reshape(1), votes), setting.noise, setting.spacing, strict=True
+            perturbed(total, divisor=1, noise=sigma, spacing=s, grid=g, source=self.noise)
+            for total, sigma, s, g in zip(
+                (votes.max().reshape(1), votes),
+                setting.noise,
+                setting.spacing,
+                setting.grid,
+                strict=True,
             )
         )
         if float(best) >= self.method.threshold * self.method.teachers:
