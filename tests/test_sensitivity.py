@@ -11,7 +11,9 @@ releases nothing.
 DPDT_CASES sets the number of cases; 50,000 take about an hour on two cores.
 """
 
+import array
 import contextlib
+import itertools
 import os
 import random
 import warnings
@@ -30,7 +32,7 @@ from dpdt.errors import InputError
 from dpdt.models.networks import bounded_linear
 from tests.numbers import prepare
 
-CASES = int(os.environ.get("DPDT_CASES", "600"))
+CASES = int(os.environ.get("DPDT_CASES", "900"))
 INPUTS, CLASSES = 7, 3
 
 
@@ -115,6 +117,68 @@ class Folded(nn.Module):
         return self.layer(self.norm(x.reshape(-1, 1))).reshape(len(x), -1, CLASSES).sum(1)
 
 
+class Draws(nn.Linear):
+    """Has a generator of its own, as for noise or stochastic depth."""
+
+    def __init__(self, *sizes, rng):
+        super().__init__(*sizes)
+        self.rng = rng
+
+    def forward(self, x):
+        draw = self.rng.random() if hasattr(self.rng, "random") else self.rng.rand()
+        return super().forward(x * (1.0 + 10.0 * float(draw)))
+
+
+class OwnTorch(nn.Linear):
+    """Has a generator of torch's own."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.rng = torch.Generator().manual_seed(0)
+
+    def forward(self, x):
+        return super().forward(x + float(torch.rand((), generator=self.rng)))
+
+
+class Hidden(nn.Module):
+    """A submodule in a plain list, which no module knows of, and which keeps what it sees."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.layer, self.parts = nn.Linear(INPUTS, CLASSES), [{"inner": inner}]
+
+    def forward(self, x):
+        inner = self.parts[0]["inner"]
+        return self.layer(x + inner(x).detach().sum())
+
+
+class Counts(nn.Linear):
+    """Counts its calls in something that cannot be put back, or in bytes."""
+
+    def __init__(self, *sizes, counter):
+        super().__init__(*sizes)
+        self.counter = counter
+
+    def forward(self, x):
+        if hasattr(self.counter, "__next__"):
+            return super().forward(x + float(next(self.counter)))
+        self.counter[0] += 1
+        return super().forward(x + float(self.counter[0]))
+
+
+def anchored(places):
+    """A model that keeps the first example of its kind where a closure finds it."""
+
+    class Anchored(nn.Linear):
+        def forward(self, x):
+            key = bool(float(x.detach().sum()) > 0)
+            if key not in places:
+                places[key] = x.detach().clone()
+            return super().forward(x + places[key].sum())
+
+    return Anchored(INPUTS, CLASSES)
+
+
 def deep(*middle):
     return nn.Sequential(nn.Linear(INPUTS, 5), *middle, nn.Linear(5, CLASSES))
 
@@ -143,6 +207,19 @@ MODELS = {
     "writes": lambda: Writes(INPUTS, CLASSES),
     "centred": lambda: Centred(INPUTS, CLASSES),
     "folded": Folded,
+    "numpy generator": lambda: Draws(INPUTS, CLASSES, rng=np.random.default_rng(0)),
+    "numpy state": lambda: Draws(INPUTS, CLASSES, rng=np.random.RandomState(0)),
+    "python generator": lambda: Draws(INPUTS, CLASSES, rng=random.Random(0)),
+    "torch generator": lambda: OwnTorch(INPUTS, CLASSES),
+    "hidden running": lambda: Hidden(Running(INPUTS, CLASSES)),
+    "hidden leaves": lambda: Hidden(Leaves(INPUTS, CLASSES)),
+    "hidden draws": lambda: Hidden(Draws(INPUTS, CLASSES, rng=random.Random(0))),
+    "hidden norm": lambda: Hidden(nn.BatchNorm1d(INPUTS, momentum=0.5)),
+    "count": lambda: Counts(INPUTS, CLASSES, counter=itertools.count()),
+    "cycle": lambda: Counts(INPUTS, CLASSES, counter=itertools.cycle(range(7))),
+    "array": lambda: Counts(INPUTS, CLASSES, counter=array.array("d", [0.0])),
+    "bytearray": lambda: Counts(INPUTS, CLASSES, counter=bytearray(1)),
+    "closure": lambda: anchored({}),
 }
 
 METHODS = [
@@ -241,7 +318,7 @@ def means(case, steps):
     """The means that steps release before noise; None where a step is refused."""
     found = []
 
-    def spy(total, *, divisor, noise, spacing, source):
+    def spy(total, *, divisor, spacing, **_):
         found[-1].append(on_lattice(total, divisor, spacing))
         return torch.zeros_like(total)
 

@@ -18,7 +18,7 @@ from dpdt.runs import Run
 from dpdt.training import depends, device
 from dpdt.training.device import best, chosen
 from dpdt.training.run import load, run
-from tests.numbers import prepare
+from tests.numbers import prepare, unseen
 from tests.pretend import CPU, PLACE, pretended
 
 CLASSES, INPUTS = 3, 6
@@ -267,18 +267,18 @@ class TestChoice:
 
 class TestRepeatable:
     def test_steps_elsewhere_are_repeatable(self):
-        seen = []
+        now = unseen(seen=[])
 
         def loss(model, batch):
-            seen.append(torch.are_deterministic_algorithms_enabled())
+            now.seen.append(torch.are_deterministic_algorithms_enabled())
             return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
         with pretended():
             model = network().to(PLACE)
             step, loader = prepare(model, examples(), loss=loss, noise=1.0, batch_size=20)
-            seen.clear()  # the trial on made-up examples, which nothing repeats
+            now.seen.clear()  # the trial on made-up examples, which nothing repeats
             step(next(iter(loader)))
-        assert set(seen) == {True}
+        assert set(now.seen) == {True}
         assert not torch.are_deterministic_algorithms_enabled()
 
     def test_the_caller_s_own_choice_is_set_back(self, monkeypatch):

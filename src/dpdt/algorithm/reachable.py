@@ -426,7 +426,11 @@ class Snapshot:
                 )
         if isinstance(obj, nn.Module):
             yield from self._module(obj, label, layer)
-        elif type(obj) not in WITHOUT_ATTRIBUTES and not isinstance(obj, type):
+        elif (
+            type(obj) not in WITHOUT_ATTRIBUTES
+            and not isinstance(obj, type)
+            and id(obj) not in self._trained  # a tensor that wraps another is changed by training
+        ):
             yield from self._attributes(obj, label)
         if not isinstance(obj, type) and _foreign(type(obj)):
             yield type(obj), f"class {type(obj).__qualname__}", ""
@@ -590,7 +594,7 @@ def _immutable(obj: Any) -> bool:
         return isinstance(obj.__self__, types.ModuleType | type | None)
     return (
         kind in EXACT
-        or (isinstance(obj, IMMUTABLE) and not isinstance(obj, PLAIN))
+        or isinstance(obj, IMMUTABLE[len(PLAIN) :])
         or (kind.__module__ in IMMUTABLE_MODULES and kind is not threading.local)
         or kind.__module__.startswith(OPERATORS)
         or kind.__name__ in CALLABLES

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from dpdt.algorithm.reachable import Snapshot
 from dpdt.errors import InputError
 
 
@@ -30,7 +31,10 @@ def _problem(module: nn.Module) -> str | None:
 
 def refuse_unready(model: nn.Module) -> None:
     """Raise an InputError that names the first layer that cannot be trained privately, and why."""
-    for name, module in model.named_modules():
+    known = {id(module) for module in model.modules()}
+    seen = Snapshot({"": model}).seen.values()
+    hidden = [m for m in seen if isinstance(m, nn.Module) and id(m) not in known]
+    for name, module in (*model.named_modules(), *(("in a plain list", m) for m in hidden)):
         reason = _problem(module)
         if reason is not None:
             raise InputError(
