@@ -26,7 +26,7 @@ from dpdt.partition import Partition
 from dpdt.training import run as running
 from dpdt.training.grid import _set_aside
 from dpdt.training.run import run
-from tests.numbers import prepare, train
+from tests.numbers import prepare, train, unseen
 
 SMALL = {"epochs": 2, "batch_size": 10}
 
@@ -771,12 +771,16 @@ class TestIsolation:
         with pytest.raises(InputError, match="pate cannot go back"):
             step.load_state_dict(state)
 
-    def test_teachers_that_are_coupled_by_the_loss_void_the_run(self):
-        centre = [torch.zeros(6)]
+    @pytest.mark.parametrize("hidden", [True, False])
+    def test_teachers_that_are_coupled_by_the_loss_void_the_run(self, hidden):
+        centre, now = [torch.zeros(6)], unseen(centre=torch.zeros(6))
 
         def loss(model, batch):
-            centre[0] = 0.5 * centre[0] + batch[0].detach().sum(0)
-            return F.cross_entropy(model(batch[0] + 5.0 * centre[0]), batch[1])
+            if hidden:
+                now.centre = mine = 0.5 * now.centre + batch[0].detach().sum(0)
+            else:
+                centre[0] = mine = 0.5 * centre[0] + batch[0].detach().sum(0)
+            return F.cross_entropy(model(batch[0] + 5.0 * mine), batch[1])
 
         step, loader = prepare(
             nn.Linear(6, 3), examples(), method="pate", public=examples(50, seed=5)[0], teachers=6,
@@ -787,7 +791,7 @@ class TestIsolation:
             for batch in loader:
                 step(batch)
 
-        with pytest.raises(InputError, match="votes otherwise"):
+        with pytest.raises(InputError, match="votes otherwise" if hidden else "'centre' of"):
             go()
         assert math.isinf(step.privacy().epsilon)
 
@@ -1101,6 +1105,7 @@ class Test13Resume:
         [
             ("torch.get_num_threads", lambda: 77, "number of threads"),
             ("torch.__version__", "0.0", "versions of torch"),
+            ("dpdt.training.depends.version_of", lambda name: f"{name} 0", "transformers or peft"),
         ],
     )
     def test_another_machine_or_version_is_refused(

@@ -20,10 +20,12 @@ def code_hash(package: Path) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that numbers depend on; none is imported."""
-    found = {"python": platform.python_version()}
-    for name in STANDS_ON:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "none"
-    return found
+    return {"python": platform.python_version()} | {name: version_of(name) for name in STANDS_ON}
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package that may not be installed, without importing it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"

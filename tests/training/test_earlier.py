@@ -70,6 +70,18 @@ def test_statistics_of_the_data_in_a_buffer_have_seen_them():
     assert BEFORE in earlier.why_not(copied, _seen())
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_model_that_was_cast_has_seen_the_data(kind):
+    """Trained without privacy, cast, and trained again: it got a proven ε."""
+    model = plainly(layers(frozen=False)).requires_grad_(True).to(kind).to(torch.float64)
+    copied = layers(seed=2, frozen=False).double()
+    copied.load_state_dict(model.state_dict())
+    given = dpdt.train(copied, (DATA[0].double(), DATA[1]), **SMALL)
+    assert BEFORE in earlier.why_not(copied, _seen()) or given.ledger.voids
+    assert BEFORE in given.ledger.voids[0]
+    assert given.privacy.proven is None
+
+
 def test_what_no_run_has_changed_may_be_in_many_models():
     """A frozen backbone in run after run, and tensors that are equal by how they begin."""
     first = layers()

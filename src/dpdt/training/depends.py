@@ -17,7 +17,7 @@ import numpy
 import randomgen
 import torch
 
-from dpdt.code import code_hash
+from dpdt.code import code_hash, version_of
 from dpdt.config import Config
 from dpdt.data.access import fingerprint
 from dpdt.distributed.world import World
@@ -39,8 +39,9 @@ def surroundings() -> dict[str, Any]:
     ]
     return {
         "version of dpdt": code_hash(Path(__file__).parents[1]),
-        "versions of torch, numpy and randomgen": [
-            m.__version__ for m in (torch, numpy, randomgen)
+        "versions of torch, numpy, randomgen, transformers or peft": [
+            *(m.__version__ for m in (torch, numpy, randomgen)),
+            *map(version_of, ("transformers", "peft", "timm")),
         ],
         MACHINE: machine,
     }

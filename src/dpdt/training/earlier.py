@@ -3,7 +3,8 @@
 An ε is about one run. A model that is trained twice on the same data pays twice, and the ε of
 neither run says so. Across processes nobody can know. Within one process it is noticed, by the
 parameter objects and by every tensor that a run has changed, wherever it was copied to, and whether
-or not it is trained again: a frozen layer depends on the data as well. Data are recognised by a
+or not it is trained again: a frozen layer depends on the data as well. A tensor that was cast to
+another precision is recognised too. Data are recognised by a
 hash of some of their examples, so that two sets of one size that differ in few examples count as
 the same.
 """
@@ -16,13 +17,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from torch import Tensor, nn, strided
+from torch import Tensor, bfloat16, dtype, float16, float32, nn, strided
+from torch import is_floating_point as is_real
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dpdt.algorithm.places import as_bytes
 
 _TRAINED: Any = WeakIdKeyDictionary()  # parameter → the data it was trained on
 _LEFT: dict[str, set[str]] = {}  # a tensor, or all weights, that a run has left → its data
+KINDS = (float32, float16, bfloat16)  # that a model may be cast to; float64 has all their numbers
 TINY = 4  # a tensor of fewer numbers may equal another by chance
 
 
@@ -46,7 +49,8 @@ def why_not(model: nn.Module, data: str, *, replaced: bool = False) -> str | Non
     model that was trained on other data is only warned about.
     """
     tensors = _frozen(model) if replaced else _tensors(model)
-    left = _hashes(tensors) | (set() if replaced else {weights_of(model)})
+    left = {hash_of(t) for t in tensors if _telling(t)}
+    left |= set() if replaced else {weights_of(model)}
     seen = set().union(*(_LEFT.get(h, ()) for h in left), *(_TRAINED.get(t, ()) for t in tensors))
     if data in seen:
         return (
@@ -64,23 +68,26 @@ def why_not(model: nn.Module, data: str, *, replaced: bool = False) -> str | Non
 
 def weights_of(model: nn.Module) -> str:
     """A hash of what is trained in a model."""
-    digest = hashlib.sha256()
-    for t in model.parameters():
-        if t.requires_grad:
-            digest.update(as_bytes(t).numpy().data)
-    return digest.hexdigest()
+    trained = [t for t in model.parameters() if t.requires_grad]
+    return hashlib.sha256("".join(map(hash_of, trained)).encode()).hexdigest()
 
 
 def hashes_of(model: nn.Module) -> set[str]:
-    """What a copy of a model, or of one of its tensors, is known by."""
-    return _hashes(_tensors(model)) | {weights_of(model)}
+    """What a copy of a model, or of one of its tensors, is known by, in any precision."""
+    telling = [t for t in _tensors(model) if _telling(t)]
+    return {hash_of(t, kind) for t in telling for kind in (None, *KINDS)} | {weights_of(model)}
 
 
-def hash_of(tensor: Tensor) -> str:
-    """A hash of what a tensor holds; of its form alone if that cannot be read."""
-    digest = hashlib.sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+def hash_of(tensor: Tensor, kind: dtype | None = None) -> str:
+    """Return a hash of the numbers that a tensor holds, or would hold after a cast to a kind.
+
+    The precision itself is no part of it. A tensor that cannot be read has the hash of its form.
+    """
+    digest = hashlib.sha256(f"{tuple(tensor.shape)}".encode())
     with suppress(RuntimeError, TypeError, NotImplementedError):
-        digest.update(as_bytes(tensor.detach().to_dense()).numpy().data)
+        numbers = tensor.detach().to_dense().cpu()
+        numbers = numbers if kind is None else numbers.to(kind)
+        digest.update(as_bytes(numbers.double() if is_real(numbers) else numbers).numpy().data)
     return digest.hexdigest()
 
 
@@ -92,10 +99,6 @@ def _tensors(model: nn.Module) -> list[Tensor]:
 def _frozen(model: nn.Module) -> list[Tensor]:
     """What no checkpoint holds."""
     return [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
-
-
-def _hashes(tensors: Iterable[Tensor]) -> set[str]:
-    return {hash_of(t) for t in tensors if _telling(t)}
 
 
 def _telling(tensor: Tensor) -> bool:

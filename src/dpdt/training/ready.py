@@ -101,7 +101,7 @@ def frozen_of(model: nn.Module, *, private: bool) -> str:
     """A hash of what no step changes, and so no state holds. Without privacy buffers may change."""
     frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
     kept = chain(frozen, model.named_buffers() if private else ())
-    return _digest({name: earlier.hash_of(tensor) for name, tensor in kept})
+    return _digest({name: f"{t.dtype} {earlier.hash_of(t)}" for name, t in kept})
 
 
 def sealed(training: Training, source: str | None, seen: str, world: World) -> str:

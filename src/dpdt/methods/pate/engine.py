@@ -7,6 +7,7 @@ The student sees only public examples and answers, so its training costs nothing
 from __future__ import annotations
 
 import copy
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from dpdt.accounting import pate as votes
 from dpdt.algorithm.batch import Batch, Data, on_device, tree_map
 from dpdt.algorithm.engine import StepResult
-from dpdt.algorithm.randomness import kept, seeded
+from dpdt.algorithm.randomness import kept, seed_of, seeded
+from dpdt.algorithm.reachable import Snapshot
 from dpdt.algorithm.state import Tainted
 from dpdt.data.access import count, take
 from dpdt.ledger import Setting
@@ -58,7 +60,13 @@ class PateEngine(Single):
         self.counts = torch.zeros(self.queries, classes, dtype=torch.float64)  # private
         self.losses = 0.0  # of this rank's teachers
         self.answers: dict[int, int] = {}
-        self.first: tuple[Data, int, Tensor] | None = None  # a teacher that is trained again
+        self.again: tuple[Data, int, Tensor] | None = None  # a teacher that is trained again
+        self.taught = 0  # teachers of this rank that had examples
+        # what teachers share: they are copies, but closures and global names are not copied
+        self.shared = self._snapshot()
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot({"": self.start, "the loss": self.loss})
 
     def step(self, batch: Batch, setting: Setting) -> StepResult:
         query = self.steps - self.method.teachers
@@ -83,21 +91,22 @@ class PateEngine(Single):
         """Train a teacher on its shard and take its votes; an empty shard has an untaught one."""
         winners, loss = self._votes(shard, some, self.steps)
         self.counts[torch.arange(len(winners)), winners] += 1.0
-        if self.first is None and some:
-            self.first = (tree_map(torch.clone, shard), self.steps, winners)
+        self.taught += some
+        if some and not secrets.randbelow(self.taught):  # each of them is as likely in the end
+            self.again = (tree_map(torch.clone, shard), self.steps, winners)
         self.losses += loss
         return loss
 
     def _poll(self) -> float:
         """Sum the votes of all ranks' teachers; the sum of the other ranks' losses."""
-        if self.first is not None:
-            shard, number, before = self.first
+        if self.again is not None:
+            shard, number, before = self.again
             if not torch.equal(self._votes(shard, True, number)[0], before):
                 raise Tainted(
                     "a teacher votes otherwise after the others were trained: the model or the "
                     "loss keeps something between calls, which carries records to other teachers"
                 )
-            self.first = None
+            self.again = None
         start = torch.cat([p.detach().flatten() for p in self.start.parameters()])
         total, (losses,) = self.world.sum(self.counts.flatten(), [self.losses], start)
         self.counts.copy_(total.view_as(self.counts))
@@ -106,6 +115,7 @@ class PateEngine(Single):
     def _votes(self, shard: Data, some: bool, number: int) -> tuple[Tensor, float]:
         """What a teacher of this shard says of every query, and its last loss."""
         seeded(self.train.seed, 0, number)
+        self.shared.seed(seed_of(self.train.seed, 0, number))
         teacher, loss = copy.deepcopy(self.start), 0.0
         if some:
             own = tree_map(torch.clone, shard)  # a model may write to what it is given
@@ -114,6 +124,7 @@ class PateEngine(Single):
             queries = take(self.public, torch.arange(self.queries))
             queries = tree_map(torch.clone, queries)
             winners = said(teacher, queries, by_name=self.by_name).argmax(-1)
+        self.shared.put_back(strict=True)
         return winners.cpu(), loss
 
     def _ask(self, query: int, setting: Setting) -> None:
@@ -200,6 +211,7 @@ class PateEngine(Single):
             self.counts.zero_()  # they count at rank 0
         self.start.load_state_dict(state["start"])
         self.model.load_state_dict(state["model"])
+        self.shared = self._snapshot()
 
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
