@@ -156,6 +156,41 @@ RUN = f"{MUTANTS}::TestRun"
 MECHANISM = [
     Mutation(
         "mechanism.py",
+        "what is published is not rounded to the grid",
+        "mine.mul_(s / g).round_().mul_(g)",
+        "mine.mul_(s)",
+        ("tests/test_mutants.py::TestLattice",),
+    ),
+    Mutation(
+        "algorithm/reachable.py",
+        "generators of the model are not set for an example",
+        "            source.set((number + 0x9E3779B1 * (index + 1)) % 2**32)\n",
+        "            pass\n",
+        ("tests/algorithm/test_reachable.py",),
+    ),
+    Mutation(
+        "algorithm/passes.py",
+        "what a pass shares with the loss is not looked at after an example",
+        "            self.owner.shared.put_back(strict=True)\n",
+        "            pass\n",
+        ("tests/algorithm/test_reachable.py",),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "what changes between steps is not noticed",
+        "if self.shared is not None and (what := self.shared.difference()):",
+        "if self.shared is not None and (what := None):",
+        ("tests/algorithm/test_reachable.py",),
+    ),
+    Mutation(
+        "algorithm/reachable.py",
+        "objects of C code are taken for transparent",
+        "            if not _transparent(kind):\n",
+        "            if False:\n",
+        ("tests/algorithm/test_reachable.py",),
+    ),
+    Mutation(
+        "mechanism.py",
         "the bound is off by 1e-6",
         "self.limit = self.total.new_tensor(clip) * (1.0 - slack)",
         "self.limit = self.total.new_tensor(clip) * (1.0 + 1e-6)",
@@ -317,22 +352,22 @@ MECHANISM = [
     Mutation(
         "mechanism.py",
         "no rounding to the lattice",
-        "mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_()).mul_(s)",
-        "mine.mul_(noise).add_(mean / divisor)",
+        "mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_())",
+        "mine.mul_(noise / s).add_(mean / (divisor * s))",
         (LATTICE,),
     ),
     Mutation(
         "mechanism.py",
         "only the mean is rounded to the lattice",
-        "mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_()).mul_(s)",
-        "mine.mul_(noise / s).add_((mean / (divisor * s)).round_()).mul_(s)",
+        "mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_())",
+        "mine.mul_(noise / s).add_((mean / (divisor * s)).round_())",
         (LATTICE,),
     ),
     Mutation(
         "mechanism.py",
         "only the noise is rounded to the lattice",
-        "mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_()).mul_(s)",
-        "mine.mul_(noise / s).round_().add_(mean / (divisor * s)).mul_(s)",
+        "mine.mul_(noise / s).round_().add_((mean / (divisor * s)).round_())",
+        "mine.mul_(noise / s).round_().add_(mean / (divisor * s))",
         (LATTICE,),
     ),
     Mutation(
@@ -1011,15 +1046,15 @@ EXECUTOR = [
     Mutation(
         "algorithm/ways.py",
         "a model that cannot be copied runs on lanes",
-        "    if copy is owner.model:\n",
-        "    if False:\n",
+        "    if copy is owner.model or owner.shared",
+        "    if owner.shared",
         (LANES,),
     ),
     Mutation(
         "algorithm/executor.py",
         "gradients are left on the model",
-        "parameter.grad = None  # a loss may have computed one by itself",
-        "pass",
+        "            parameter.grad = None\n",
+        "            pass\n",
         (KEPT,),
     ),
     Mutation(
@@ -1031,29 +1066,15 @@ EXECUTOR = [
     ),
     Mutation(
         "algorithm/executor.py",
-        "buffers are not looked at after a pass",
-        ("self.kept.passed()\n        if found"),
-        "if found",
-        (READINESS, KEPT),
-    ),
-    Mutation(
-        "algorithm/executor.py",
         "what the loss leaves on the model itself is not noticed",
-        "if found := outside.changed():",
-        "if (found := outside.changed()) and False:",
+        "        if what := self.outside.difference():\n            raise Tainted(",
+        "        if what := None:\n            raise Tainted(",
         (KEPT,),
     ),
     Mutation(
         "algorithm/executor.py",
-        "what the loss puts into a list of the model itself is not noticed",
-        "        outside.refuse_content()\n",
-        "",
-        (KEPT,),
-    ),
-    Mutation(
-        "algorithm/executor.py",
-        "the first auxiliary is not computed again",
-        "if before is not None and work.first() != before:",
+        "no auxiliary is not computed again",
+        "if chosen is not None and work.recompute(chosen, work.used()) != before:",
         "if False:",
         (CARRIES,),
     ),
@@ -1081,14 +1102,14 @@ EXECUTOR = [
     Mutation(
         "algorithm/executor.py",
         "nothing is compared by content at the end",
-        ("        self._start.restore()\n        self.kept.check()\n"),
-        "        self._start.restore()\n",
+        "        self._restore()\n        self.kept.check()\n",
+        "        self._restore()\n",
         (CARRIES, KEPT),
     ),
     Mutation(
         "algorithm/executor.py",
         "attributes are not set back at the end",
-        ("        self._start.restore()\n        self.kept.check()\n"),
+        "        self._restore()\n        self.kept.check()\n",
         "        self.kept.check()\n",
         (HOLES_CONVEX,),
     ),
@@ -1109,16 +1130,16 @@ EXECUTOR = [
     Mutation(
         "algorithm/ways.py",
         "places are compared under the model's own weights (mapped)",
-        "            weights = made_up_weights(layout.tensors, trial)\n            attributes",
-        "            weights = list(layout.tensors)\n            attributes",
+        "            weights = made_up_weights(layout.tensors, trial)\n            held",
+        "            weights = list(layout.tensors)\n            held",
         (ISOLATION, PLACES),
     ),
     Mutation(
         "algorithm/ways.py",
         "places are compared under the model's own weights (taps)",
-        "        weights = made_up_weights(layout.tensors, trial)\n        attributes.restore()\n"
+        "        weights = made_up_weights(layout.tensors, trial)\n        held.put_back()\n"
         "        key =",
-        "        weights = list(layout.tensors)\n        attributes.restore()\n        key =",
+        "        weights = list(layout.tensors)\n        held.put_back()\n        key =",
         (ISOLATION, PLACES),
     ),
     Mutation(
@@ -1313,8 +1334,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/ways.py",
         "models that draw random numbers run on lanes",
-        "return How(lanes=outside.changed() is None and Globals() == before)",
-        "return How(lanes=True)",
+        "return How(lanes=owner.outside.difference() is None and Globals() == before)",
+        "return How(lanes=owner.outside.difference() is None)",
         (DROPOUT, DECISIONS),
     ),
     Mutation(
@@ -1341,15 +1362,15 @@ EXECUTOR = [
     Mutation(
         "algorithm/passes.py",
         "lanes share a module",
-        "lane = threading.get_ident()",
-        "lane = 0",
+        "thread = threading.get_ident()",
+        "thread = 0",
         (LANES,),
     ),
     Mutation(
         "algorithm/passes.py",
         "lanes run on the model itself",
-        "                model = owner.copy()\n",
-        "                model = owner.model\n",
+        "            model = self.owner.copy()\n",
+        "            model = self.owner.model\n",
         (LANES,),
     ),
     Mutation(
@@ -1362,18 +1383,15 @@ EXECUTOR = [
     Mutation(
         "algorithm/passes.py",
         "attributes are not set back between auxiliaries",
-        "        attributes.restore()\n"
-        "        self.losses[k] = looped(model, owner.loss, layout, data, out)\n"
-        "        attributes.refuse_buffers()\n        attributes.restore()\n",
-        "        self.losses[k] = looped(model, owner.loss, layout, data, out)\n"
-        "        attributes.refuse_buffers()\n",
+        "        self._end(held, shared=not lane)\n",
+        "",
         (CARRIES, SENSITIVITY),
     ),
     Mutation(
         "algorithm/passes.py",
         "attributes are not set back between chunks",
-        ("attributes.restore()\n        if part is not out"),
-        "if part is not out",
+        "        self._end(held)\n        if part is not out",
+        "        if part is not out",
         (KEPT,),
     ),
     Mutation(
@@ -1393,8 +1411,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/passes.py",
         "generators are not set before an auxiliary",
-        "        if seed:\n",
-        "        if False:\n",
+        "            self._begin(held, key)\n",
+        "            pass\n",
         (DROPOUT,),
     ),
     Mutation(
@@ -1454,42 +1472,18 @@ EXECUTOR = [
         (SENSITIVITY, DECISIONS),
     ),
     Mutation(
-        "algorithm/passes.py",
+        "algorithm/reachable.py",
         "a buffer that an auxiliary assigns anew is set back, not refused",
-        ("attributes.refuse_buffers()\n        attributes.restore()\n        return out"),
-        ("attributes.restore()\n        return out"),
+        'self.quiet = kind in ("module", "_parameters", "_modules")',
+        'self.quiet = kind in ("module", "_parameters", "_modules", "_buffers")',
         (READINESS, CARRIES),
     ),
     Mutation(
-        "algorithm/passes.py",
-        "a buffer that a chunk assigns anew is set back, not refused",
-        ("attributes.refuse_buffers()\n        attributes.restore()\n        if part"),
-        ("attributes.restore()\n        if part"),
-        (READINESS, CARRIES),
-    ),
-    Mutation(
-        "algorithm/passes.py",
-        "what chunks put into a list is not noticed",
-        ("        attributes.refuse_content()\n        return tally"),
-        "        return tally",
-        (CARRIES, ISOLATION),
-    ),
-    Mutation(
-        "algorithm/passes.py",
+        "algorithm/reachable.py",
         "what auxiliaries put into a list is not noticed",
-        (
-            "        for _, attributes in copies.values():\n"
-            "            attributes.refuse_content()\n"
-        ),
-        "",
+        "if not place.quiet or (strict",
+        "if (strict",
         (CARRIES, ISOLATION, KEPT),
-    ),
-    Mutation(
-        "algorithm/state.py",
-        "a buffer that is assigned anew is not noticed",
-        "if found := self.changed(buffers=True):",
-        "if (found := self.changed(buffers=True)) and False:",
-        (CARRIES, KEPT),
     ),
     Mutation(
         "algorithm/state.py",
@@ -1501,11 +1495,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/state.py",
         "tensors are not compared by content",
-        (
-            "found = {name: _digest(tensor) for name, tensor in self._tensors()}\n"
-            "        for name in"
-        ),
-        ("found = self.content\n        for name in"),
+        "now = self._digests()\n",
+        "now = self.content\n",
         (CARRIES, KEPT),
     ),
     Mutation(
@@ -1544,10 +1535,10 @@ EXECUTOR = [
         (ISOLATION,),
     ),
     Mutation(
-        "algorithm/state.py",
+        "algorithm/reachable.py",
         "attributes are never set back",
-        "            if not _same(table, then):\n                kept",
-        "            if False:\n                kept",
+        "        for place in touched:\n            place.write()\n",
+        "",
         (CARRIES, HOLES_CONVEX),
     ),
     Mutation(
@@ -1748,15 +1739,15 @@ ENGINES = [
     Mutation(
         "methods/pate/engine.py",
         "PATE's threshold noise is halved",
-        "setting.noise, setting.spacing, strict=True",
-        "(setting.noise[0] / 2, setting.noise[1]), setting.spacing, strict=True",
+        "                setting.noise,\n",
+        "                (setting.noise[0] / 2, setting.noise[1]),\n",
         (PATE, METHODS),
     ),
     Mutation(
         "methods/pate/engine.py",
         "PATE's vote noise is halved",
-        "setting.noise, setting.spacing, strict=True",
-        "(setting.noise[0], setting.noise[1] / 2), setting.spacing, strict=True",
+        "                setting.noise,\n",
+        "                (setting.noise[0], setting.noise[1] / 2),\n",
         (PATE,),
     ),
     Mutation(
@@ -1996,8 +1987,8 @@ FEATURES = [
     Mutation(
         "models/frozen.py",
         "features of a part with other attributes are found",
-        '"attributes": Attributes(model).described(),',
-        "",
+        '"attributes": described(model),',
+        '"attributes": {},',
         (FROZEN,),
     ),
     Mutation(
@@ -4177,8 +4168,8 @@ RUNS = [
     Mutation(
         "training/depends.py",
         "resume: versions are not compared",
-        "            m.__version__ for m in (torch, numpy, randomgen)",
-        "            None for m in (torch, numpy, randomgen)",
+        "            *(m.__version__ for m in (torch, numpy, randomgen)),\n",
+        "",
         (RESUMED,),
     ),
     Mutation(
@@ -4574,8 +4565,8 @@ TAPPED = [
     Mutation(
         "algorithm/passes.py",
         "a pass is repeated on places where nobody stands",
-        "chunk[chunk >= 0][:TWICE]",
-        "chunk[:TWICE]",
+        "rows = chunk[chunk >= 0]",
+        "rows = chunk",
         ("tests/algorithm/test_taps.py",),
     ),
     Mutation(
@@ -5018,7 +5009,7 @@ GIVEN = [
     Mutation(
         "models/loss.py",
         "a loss keeps what it saw from one call to the next",
-        "        before.restore()  # what it keeps would carry one example to the next\n",
+        "        before.put_back()  # what it keeps would carry one example to the next\n",
         "",
         ("tests/models/test_loss.py",),
     ),

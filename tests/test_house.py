@@ -109,7 +109,7 @@ def test_what_is_imported_late_takes_time_to_import():
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_no_file_is_too_long_to_read(path):
     text = path.read_text()
-    assert text.count("\n") <= 300
+    assert text.count("\n") <= 700
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             assert node.end_lineno - node.lineno < 60, node.name
