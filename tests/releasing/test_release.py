@@ -207,7 +207,7 @@ def test_forgetting_deletes_what_is_hidden_and_nothing_else(run, tmp_path):
     assert all(f"- {name}: " in str(done) for name in done.left)
     done = release(run.path, to=tmp_path / "second", forget=True)
     assert (done.left, done.forgotten) == ({}, True)
-    assert [path.name for path in run.private_path.iterdir()] == ["lock"]
+    assert sorted(path.name for path in run.private_path.iterdir()) == ["lock", "tail.json"]
     assert (outside / "file").read_text() == "kept"
     kept = {"config.toml", "ledger.jsonl", "metrics.jsonl", "private", "release", "release.json"}
     assert {path.name for path in run.path.iterdir()} == kept

@@ -11,7 +11,7 @@ from pathlib import Path
 from dpdt.errors import InputError
 from dpdt.files import PART, sync, sync_folder
 from dpdt.releasing.certificate import CERTIFICATE
-from dpdt.runs import PRIVATE, is_run
+from dpdt.runs.place import refuse_private
 
 
 @contextmanager
@@ -50,8 +50,7 @@ def building(to: Path, *, alone: bool = False) -> Iterator[Path]:
 
 def _refuse_inside(to: Path) -> None:
     """Refuse a place in another release, or where a run keeps what nobody may see."""
+    refuse_private(to)
     for parent in to.absolute().resolve().parents:
         if (parent / CERTIFICATE).exists():
             raise InputError(f"{to}: lies in another release, {parent}")
-        if parent.name == PRIVATE and is_run(parent.parent):
-            raise InputError(f"{to}: lies in the private folder of a run")

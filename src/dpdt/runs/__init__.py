@@ -8,8 +8,9 @@ release.json     which model was released, and where to
 report.html      a page about the run; one with private numbers is in private/
 private/         mode 0700. It holds the model until it is released, losses, counts, a line of
                  diagnostics for each step, the checkpoint that an interrupted run continues from,
-                 its plan (plan.py), what audits found, and the lock of whoever writes. It also
-                 holds accuracies after epochs, which tell about iterates that nobody may see
+                 its plan (plan.py), the ledger's last hash (tail.py), what audits found, and the
+                 lock of whoever writes. It also holds accuracies after epochs, which tell about
+                 iterates that nobody may see
 
 A crash at any moment leaves every file as it was or as it is to be. Only the lines of metrics and
 diagnostics may be torn, and a torn line is left out. Whoever writes holds the lock.
@@ -31,19 +32,14 @@ from dpdt.config import Config, load
 from dpdt.errors import InputError
 from dpdt.files import CannotWrite, replacing, sync, sync_folder, write_atomically, writing
 from dpdt.ledger import Ledger
-from dpdt.runs import checkpoint
+from dpdt.runs import checkpoint, tail
 from dpdt.runs.lock import holding
+from dpdt.runs.place import LEDGER, PRIVATE, is_run, refuse_private
 from dpdt.runs.records import append_line, content, lines, read
 
-LEDGER, CONFIG, METRICS, RESULT, PRIVATE = (
-    "ledger.jsonl",
-    "config.toml",
-    "metrics.jsonl",
-    "result.json",
-    "private",
-)
+CONFIG, METRICS, RESULT = "config.toml", "metrics.jsonl", "result.json"
 RELEASES, REPORT = "release.json", "report.html"
-LOCK, PLAN = "lock", "plan.jsonl"  # in private/
+LOCK, PLAN, TAIL = "lock", "plan.jsonl", "tail.json"  # in private/
 AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"  # in private/
 DIAGNOSTICS, DIAGRAM = "diagnostics.jsonl", "diagnostics.png"  # in private/
 CHECKPOINT, MODEL, SHADOWS, CURVES = "checkpoint.pt", "model.safetensors", "shadows", "audit.png"
@@ -57,8 +53,13 @@ class Run:
         self.path = Path(path)
 
     @classmethod
-    def create(cls, path: Path, config: Config) -> Run:
-        """A new folder, with the configuration in it. Its name is on the disk itself."""
+    def create(cls, path: Path, config: Config, *, tuned: bool = False) -> Run:
+        """A new folder, with the configuration in it. Its name is on the disk itself.
+
+        A run of a tune (`tuned`) is in the tune's private folder, and no other run is in any.
+        """
+        if not tuned:
+            refuse_private(path)
         new = [folder for folder in (path, *path.absolute().parents) if not folder.exists()]
         try:
             path.mkdir(parents=True)
@@ -109,8 +110,12 @@ class Run:
         return self.path / LEDGER
 
     def ledger(self) -> Ledger:
-        """What was done."""
-        return Ledger.read(self.ledger_path)
+        """What was done. A ledger that was cut is refused."""
+        return tail.checked(self.ledger_path, self.path / METRICS, self._private(TAIL))
+
+    def keep_tail(self, digest: str) -> None:
+        """Keep the hash of the ledger's last line in a second place."""
+        tail.keep(self._private(TAIL), digest)
 
     def metrics(self, record: dict[str, Any]) -> None:
         """Append an epoch to the metrics; what depends on data or iterates goes to private/."""
@@ -293,8 +298,3 @@ def default_path(name: str) -> Path:
         number += 1
         path = Path("runs") / f"{stem}-{number}"
     return path
-
-
-def is_run(path: str | Path) -> bool:
-    """Whether this is the folder of a run."""
-    return (Path(path) / LEDGER).is_file()

@@ -102,7 +102,9 @@ class Tune:
         write_atomically(self.run.path / CONFIG, (NOTE + config).encode())
         write_atomically(self.run.path / METRICS, (best.path / METRICS).read_bytes())
         write_atomically(self.run.path / CHOSEN, json.dumps(record, indent=2).encode())
-        write_atomically(self.run.ledger_path, text_of(ledger).encode())
+        text = text_of(ledger)
+        self.run.keep_tail(json.loads(text.splitlines()[-1])["hash"])
+        write_atomically(self.run.ledger_path, text.encode())
 
     def chosen(self) -> dict[str, Any]:
         """Which setting was chosen, and its score."""
