@@ -235,9 +235,7 @@ class TestCutLedgers:
     def test_metrics_ahead_of_the_ledger_are_refused(self, copy):
         shutil.rmtree(copy / "private")
         self.cut(copy, 2)
-        with pytest.raises(
-            InputError, match=r"ends at step 0, and .*metrics\.jsonl says that step"
-        ):
+        with pytest.raises(InputError, match=r"ends at step 0, and .*metrics\.jsonl says that"):
             budget([copy.parent])
 
     @pytest.mark.parametrize("lines", [2, -1])

@@ -49,7 +49,7 @@ def test_a_run_is_released(run):
     assert (done.path / "model.safetensors").read_bytes() == run.model_path.read_bytes()
     assert "measured" not in body["privacy"]
     assert (body["accuracy"], body["audit"]["verdict"]) == (None, "not audited")
-    assert not (run.path / "release.part").exists()
+    assert not list(run.path.glob("*.part")) + list(run.path.glob(".*"))
 
 
 def test_nothing_private_is_in_a_release(run):

@@ -15,8 +15,8 @@ from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.reading import opened
 from dpdt.releasing import canonical
-from dpdt.runs import LEDGER, PLAN, Run, is_run
-from dpdt.runs.place import is_private
+from dpdt.runs import PLAN, Run
+from dpdt.runs.place import LEDGER, is_private, is_run
 from dpdt.runs.plan import at_its_end
 from dpdt.runs.tune import RUNS
 

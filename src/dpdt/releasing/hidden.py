@@ -56,7 +56,7 @@ def left(run: Run) -> dict[str, str]:
 
 
 def forget(run: Run) -> None:
-    """Delete everything in private/ that is dangerous. What a disk keeps of deleted files is beyond reach."""
+    """Delete what is dangerous in private/. What a disk keeps of deleted files is beyond reach."""
     if run.private_path.is_symlink():
         raise InputError(f"{run.private_path}: is a link; delete what it leads to by hand")
     try:

@@ -22,7 +22,8 @@ from dpdt.data import GIVEN
 from dpdt.errors import InputError
 from dpdt.releasing import canonical
 from dpdt.releasing.description import FILE, TRANSFORMERS, Description, describe, read, rebuild
-from dpdt.runs import Run, is_run
+from dpdt.runs import Run
+from dpdt.runs.place import is_run
 
 WEIGHTS, CERTIFICATE = "model.safetensors", "certificate.json"
 TYPES = {

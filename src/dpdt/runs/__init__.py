@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import AbstractContextManager
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,10 +37,12 @@ from dpdt.runs.place import LEDGER, PRIVATE, is_run, refuse_private
 from dpdt.runs.records import append_line, content, lines, read
 
 CONFIG, METRICS, RESULT = "config.toml", "metrics.jsonl", "result.json"
-RELEASES, REPORT = "release.json", "report.html"
-LOCK, PLAN, TAIL = "lock", "plan.jsonl", "tail.json"  # in private/
-AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"  # in private/
-DIAGNOSTICS, DIAGRAM = "diagnostics.jsonl", "diagnostics.png"  # in private/
+RELEASES, REPORT, CHOSEN = "release.json", "report.html", "tune.json"
+FILES = (LEDGER, CONFIG, METRICS, RESULT, RELEASES, REPORT, CHOSEN)
+# in private/
+LOCK, PLAN, TAIL = "lock", "plan.jsonl", "tail.json"
+AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"
+DIAGNOSTICS, DIAGRAM = "diagnostics.jsonl", "diagnostics.png"
 CHECKPOINT, MODEL, SHADOWS, CURVES = "checkpoint.pt", "model.safetensors", "shadows", "audit.png"
 SHOWN = ("epoch", "step", "epsilon")  # of the metrics: what depends on no data
 
@@ -54,10 +55,9 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: Config, *, tuned: bool = False) -> Run:
-        """A new folder, with the configuration in it. Its name is on the disk itself.
+        """Make a folder with the configuration in it. Its name is on the disk itself.
 
-        A run of a tune (`tuned`) is in the tune's private folder, and no other run is in any.
-        """
+        A run of a tune (`tuned`) is in the tune's private folder, and no other run is in any."""
         if not tuned:
             refuse_private(path)
         new = [folder for folder in (path, *path.absolute().parents) if not folder.exists()]
@@ -98,7 +98,7 @@ class Run:
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the folder, so that no other process writes to it. What crashes left is removed."""
-        return holding(self.path, self._private(LOCK))
+        return holding(self.path, self._private(LOCK), FILES)
 
     @cached_property
     def config(self) -> Config:
@@ -288,13 +288,3 @@ def _unspent(path: str | Path) -> str:
         f"{path}: stopped before its first step, so nothing was spent and nothing can be gone on "
         "with; remove it and start the run again"
     )
-
-
-def default_path(name: str) -> Path:
-    """runs/<name>-<time>, numbered if a run started in the same second."""
-    stem = f"{Path(name).stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    path, number = Path("runs") / stem, 1
-    while path.exists():
-        number += 1
-        path = Path("runs") / f"{stem}-{number}"
-    return path

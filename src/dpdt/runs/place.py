@@ -1,7 +1,8 @@
-"""Where a run may not be: in the part of another that nobody may see, and that may be deleted."""
+"""Where a run goes by default, and where it may not be: in the private folder of another."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 from dpdt.errors import InputError
@@ -21,5 +22,16 @@ def is_private(path: Path) -> bool:
 
 def refuse_private(path: Path) -> None:
     """Refuse a place in the private folder of a run, which --forget deletes as a whole."""
-    if any(map(is_private, path.absolute().resolve().parents)):
+    place = path.absolute().resolve()
+    if any(map(is_private, (place, *place.parents))):
         raise InputError(f"{path}: lies in the private folder of a run; choose another place")
+
+
+def default_path(name: str) -> Path:
+    """runs/<name>-<time>, numbered if a run started in the same second."""
+    stem = f"{Path(name).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    path, number = Path("runs") / stem, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{stem}-{number}"
+    return path
