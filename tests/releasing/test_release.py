@@ -1,7 +1,9 @@
 """What may be released, what a release holds, and what is left behind."""
 
 import json
+import os
 import re
+import stat
 import subprocess
 import sys
 
@@ -378,3 +380,15 @@ def test_the_commands(run, tmp_path, keys, capsys, monkeypatch):
     done = dpdt("release", run.path, "--to", tmp_path / "out")
     assert done.returncode == 2
     assert "already exists" in done.stderr
+
+
+def test_all_files_have_one_mode(tmp_path):
+    """safetensors makes its files for their owner alone, and others did not."""
+    before = os.umask(0o027)
+    try:
+        release(trained(), to=tmp_path / "released")
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "released").rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o640}
+    assert len(files) == 4

@@ -71,8 +71,11 @@ def test_no_file_elsewhere_is_read(release, lines, tmp_path, key):
     """`"vocab": "/any/path"` in tokenizer_config.json made `predict` read that file."""
     before = predicted(release, lines)
     edit(release, SETTINGS, **{key: str(tmp_path / "elsewhere")})
-    (tmp_path / "elsewhere").write_text('{"a": 0}')
+    shutil.copy(release / WORDS, tmp_path / "elsewhere")
     assert predicted(release, lines) == before
+    (release / WORDS).unlink()
+    with pytest.raises(InputError, match=r"tokenizer\.json: is missing"):
+        predicted(release, lines)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", WORDS, SETTINGS])
@@ -122,6 +125,17 @@ def test_what_is_read_must_be_listed(release, lines):
     del files[WORDS]
     (release / "certificate.json").write_text(json.dumps({"files": files}))
     with pytest.raises(InputError, match=r"does not list transformers/tokenizer\.json"):
+        predicted(release, lines)
+
+
+def test_a_backbone_that_fails_when_it_is_asked(release, lines):
+    """`chunk_size_feed_forward: null` builds a model, and ended `predict` in a traceback."""
+    found = json.loads((release / "config.json").read_text())
+    if found["backbone"]["model_type"] != "bert":
+        pytest.skip("has no such setting")
+    found["backbone"]["chunk_size_feed_forward"] = None
+    (release / "config.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match=r"release: its model gives no answer \(TypeError: "):
         predicted(release, lines)
 
 
