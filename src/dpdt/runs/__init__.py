@@ -210,12 +210,15 @@ class Run:
         """What the run goes on from; if it cannot go on, why not."""
         if self.has_checkpoint:
             return checkpoint.load(self._private(CHECKPOINT))
-        found = b"\n" in content(self.ledger_path) and self.ledger().tuned
+        written = b"\n" in content(self.ledger_path)
+        if not written and (self._private(TAIL).exists() or (self.path / METRICS).exists()):
+            raise InputError(f"{self.ledger_path}: is empty, and the run has begun; restore it")
+        found = written and self.ledger().tuned
         if found and not found.chosen:
             raise InputError(
                 f"{self.path}: is an interrupted tune; dpdt tune --resume {self.path} goes on"
             )
-        if b"\n" not in content(self.ledger_path) or not (ledger := self.ledger()).runs:
+        if not written or not (ledger := self.ledger()).runs:
             raise InputError(_unspent(self.path))
         if ledger.closed:
             raise InputError(f"{self.path}: has no checkpoint, since the run was finished")
