@@ -266,8 +266,22 @@ class TestCutLedgers:
         first = json.loads((copy / "ledger.jsonl").read_text().splitlines()[2])["hash"]
         tail.write_text(json.dumps({"hash": first}))
         assert budget([copy.parent]).data[0].epsilon > 0
-        tail.write_text('{"hash": 5}')
-        with pytest.raises(InputError, match="must hold the hash of a ledger's line, found 5"):
+
+    @pytest.mark.parametrize("text", [b'{"hash": 5}', b"[]", b"", b"\xff", b"[" * 100_000])
+    def test_what_is_kept_may_be_anything(self, copy, text):
+        tail = copy / "private" / "tail.json"
+        tail.write_bytes(text)
+        with pytest.raises(InputError, match=r"tail\.json: (cannot be read|must hold the hash)"):
+            budget([copy.parent])
+        tail.unlink()
+        (copy / "metrics.jsonl").write_bytes(text + b"\n")
+        assert budget([copy.parent]).data[0].epsilon > 0
+
+    def test_a_pipe_is_not_waited_for(self, copy):
+        tail = copy / "private" / "tail.json"
+        tail.unlink()
+        os.mkfifo(tail)
+        with pytest.raises(InputError, match=r"tail\.json: is a named pipe"):
             budget([copy.parent])
 
 

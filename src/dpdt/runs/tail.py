@@ -30,7 +30,7 @@ def checked(ledger: Path, metrics: Path, tail: Path) -> Ledger:
     found = Ledger.read(ledger)
     if found.tuned and not found.closed:  # costs the whole tune, whatever else it says
         return found
-    taken = max((step for step in steps if type(step) is int), default=0)
+    taken = max((step for step in steps if type(step) is int), default=0)  # others are none
     if found.reached < taken:
         raise InputError(
             f"{ledger}: ends at step {found.reached}, and {metrics} says that step {taken} was "
