@@ -4680,8 +4680,8 @@ USED = [
     Mutation(
         "releasing/loading.py",
         "a model that is not the certificate's is used",
-        "hexdigest() != digest:",
-        "hexdigest() != digest and name == FILE:",
+        "hash_of(place) != digest:",
+        "hash_of(place) != digest and name == FILE:",
         ("tests/releasing/test_loading.py",),
     ),
     Mutation(
@@ -4694,7 +4694,7 @@ USED = [
     Mutation(
         "releasing/loading.py",
         "a folder's sizes are believed",
-        "    _refuse_others(empty, path / WEIGHTS)\n",
+        "    _refuse_others(empty, inside.checked(path, WEIGHTS))\n",
         "",
         ("tests/releasing/test_loading.py",),
     ),

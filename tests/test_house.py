@@ -16,6 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 HEADING = "## Who imports whom"
 SLOW = {"torch", "numpy", "scipy", "dp_accounting", "sklearn", "matplotlib", "rich"}
 SLOW |= {"transformers", "peft", "safetensors", "PIL", "cryptography", "pyarrow", "click"}
+SLOW |= {"tokenizers"}
 
 
 def module_of(path: Path) -> str:

@@ -93,6 +93,7 @@ def test_it_continues_where_it_stopped(compared):
     assert "dpdt-2-1: is a finished run that no comparison made" in refused.stderr
     lines = (lost / "ledger.jsonl").read_text().splitlines(keepends=True)
     (lost / "ledger.jsonl").write_text("".join(lines[:-1]))  # as if it had been interrupted
+    (lost / "private" / "tail.json").unlink()  # which knows better
     again = dpdt(*arguments, "--figure", "f.svg", cwd=folder)
     assert again.returncode == 0, again.stderr
     assert "<svg" in (folder / "f.svg").read_text()

@@ -112,6 +112,15 @@ def test_arrays_of_other_kinds(tmp_path, changes, message):
         data.facts(str(stored(tmp_path, **changes)))
 
 
+@pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="is float64 here")
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_numbers_that_torch_does_not_have(tmp_path, part):
+    """An array of longdouble ended in a traceback, after the run had its folder."""
+    wide = ARRAYS[f"x_{part}"].astype(np.longdouble)
+    with pytest.raises(InputError, match=f"x_{part} must have at most 64 bits, found "):
+        data.facts(str(stored(tmp_path, **{f"x_{part}": wide})))
+
+
 @pytest.mark.parametrize("kind", [">f8", "<f4", ">i2", "|u1", "|b1"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_any_order_of_bytes_and_of_rows_gives_the_same_numbers(tmp_path, kind, order):

@@ -1,5 +1,7 @@
 """Ranks that do not find each other, or of which one falls silent: one sentence, and no waiting."""
 
+import contextlib
+import io
 import os
 import signal
 import socket
@@ -8,7 +10,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from dpdt.distributed import meeting, world
+from dpdt.distributed import meeting
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from tests.distributed.cases import deep, examples
@@ -29,8 +31,7 @@ def environment(monkeypatch):
             monkeypatch.setenv(name, str(value))
 
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    monkeypatch.setattr(meeting, "TIMEOUT", SHORT)
-    monkeypatch.setattr(world, "TIMEOUT", SHORT)
+    monkeypatch.setenv("DPDT_TIMEOUT", "1")
     return told
 
 
@@ -61,6 +62,38 @@ def test_a_rank_that_never_comes(environment, rank):
     port = free_port()
     environment(rank, port)
     refused(port)
+
+
+def test_how_long_ranks_wait_is_set_by_the_environment(monkeypatch):
+    """A frozen rank ended the others after 633 s, which nothing had said and nobody could set."""
+    monkeypatch.delenv("DPDT_TIMEOUT", raising=False)
+    assert meeting.timeout() == timedelta(minutes=10)
+    monkeypatch.setenv("DPDT_TIMEOUT", "90.5")
+    assert meeting.timeout() == timedelta(seconds=90.5)
+    for wrong in ("0", "-1", "nan", "inf", "soon"):
+        monkeypatch.setenv("DPDT_TIMEOUT", wrong)
+        with pytest.raises(InputError, match=f"DPDT_TIMEOUT: must be seconds, .* '{wrong}'"):
+            meeting.timeout()
+
+
+def joins():
+    """What a rank that begins says on standard error."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        world = World.join()
+        World.join()
+    return world.rank, said.getvalue()
+
+
+def test_how_long_ranks_wait_is_said_once_at_the_start(monkeypatch):
+    monkeypatch.setenv("DPDT_TIMEOUT", "77")
+    pair = Group(2)
+    try:
+        found = dict(pair.each(joins))
+    finally:
+        pair.close()
+    said = "2 ranks; one that does not answer for 77 s ends the run (DPDT_TIMEOUT sets it)\n"
+    assert found == {0: said, 1: ""}
 
 
 def falls_silent(rank, path):

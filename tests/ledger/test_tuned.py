@@ -15,6 +15,8 @@ from dpdt.config import load, plan_of
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, Planned, Tuned, text_of
 from dpdt.ledger.lines import chain
+from dpdt.releasing.budget import budget
+from tests.accounting.test_poisson import poisson
 
 TIMES = int(os.environ.get("DPDT_EXAMPLES", "300"))
 
@@ -102,3 +104,23 @@ def test_any_change_is_read_or_refused(records):
         holder[key] = source.choice(odd)
         with suppress(InputError):
             account(parsed(changed), 1e-5)
+
+
+def test_a_tune_that_would_take_for_ever_is_refused_before_it_does(tmp_path, monkeypatch):
+    """1,000 candidates of three Poisson settings kept `verify`, `account` and `budget` busy."""
+    several = (
+        poisson([(1.0, 2.0 + 1e-3 * (3 * number + i), 100) for i in range(3)], per_example=True)
+        for number in range(1000)
+    )
+    plans = tuple(Planned(header=one.header, runs=tuple(one.runs)) for one in several)
+    tuned = Tuned(runs=5.0, noise=3.0, candidates=plans, chosen=True)
+    long = Ledger(plans[0].header, list(plans[0].runs), tuned=tuned, closed=True)
+    for name in ("dpdt.accounting.tuning.sampled", "dpdt.accounting.cost._composed"):
+        monkeypatch.setattr(name, lambda *given: pytest.fail("it is computed"))
+    said = "1001 settings of different cost, and ε of all of them would take about .* more than 30"
+    with pytest.raises(InputError, match=said):
+        account(long, 1e-5)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "ledger.jsonl").write_text(text_of(long))
+    with pytest.raises(InputError, match=f"run: the tune has {said}"):
+        budget([tmp_path])

@@ -100,7 +100,10 @@ def released(run_folder, folder):
 def certify(folder):
     """A certificate that names the files."""
     hashes = {
-        name: {"sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest()}
+        name: {
+            "sha256": hashlib.sha256((folder / name).read_bytes()).hexdigest(),
+            "size": (folder / name).stat().st_size,
+        }
         for name in ("model.safetensors", "config.json")
     }
     (folder / "certificate.json").write_text(json.dumps({"files": hashes}))

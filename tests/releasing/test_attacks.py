@@ -227,8 +227,20 @@ class TestFolders:
                 dpdt.release(run.path, to=place)
 
     def test_what_a_killed_release_has_left_is_built_again(self, run):
-        (run.path / "release.part").mkdir()
+        left = run.path / ".release.0123456789abcdef.part"
+        left.mkdir()
         assert dpdt.verify(dpdt.release(run.path).path).ok
+        assert not left.exists()
+
+    @pytest.mark.parametrize("name", ["release.part", ".release.part", ".release.mine.part"])
+    def test_a_release_deletes_nothing_of_anybody_else(self, run, name):
+        """`dpdt release A --to A/b` deleted A/b.part, which was another run."""
+        other = run_in(run.path / name)
+        before = other.ledger_path.read_bytes()
+        (run.path / "notes.part").write_text("mine")
+        dpdt.release(run.path)
+        assert other.ledger_path.read_bytes() == before
+        assert (run.path / "notes.part").read_text() == "mine"
 
     def test_every_listed_file_is_compared_before_a_model_is_loaded(self, run):
         folder = dpdt.release(run.path).path

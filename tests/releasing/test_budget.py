@@ -16,7 +16,7 @@ from dpdt.accounting import account, account_together
 from dpdt.accounting.gaussian import epsilon_of
 from dpdt.cli.budget import command
 from dpdt.errors import ArgumentError, InputError
-from dpdt.ledger import LedgerWriter
+from dpdt.ledger import LedgerWriter, Planned, Tuned, text_of
 from dpdt.ledger.lines import chain
 from dpdt.releasing.budget import around, budget, refuse_beyond
 from dpdt.releasing.found import found_below
@@ -31,6 +31,7 @@ from tests.training.test_kept import interrupted, train
 from tests.training.test_tune import tuned
 
 DELTA = 1e-5
+SMALL = ("train.epochs=2", "privacy.epsilon=3.0")
 SOME = ledger([(1.0, 2.0, 20)])
 MU = math.sqrt(20) * 2 / 4 / 2.0  # of SOME
 
@@ -166,13 +167,125 @@ class TestFolders:
         (tmp_path / "runs" / "self").symlink_to(tmp_path / "runs")
         assert len(found_below([tmp_path, tmp_path / "runs", tmp_path / "link"])) == 1
 
-    def test_only_the_private_folder_of_a_run_is_left_out(self, tmp_path):
+    def test_runs_count_wherever_they_are(self, tmp_path):
+        """`dpdt train --out A/private/b` was accepted once, and never counted."""
         write(tmp_path / "a")
-        write(tmp_path / "a" / "private" / "shadow")
-        write(tmp_path / "private" / "b")
+        write(tmp_path / "a" / "private" / "b")
+        write(tmp_path / "a" / "private" / "runs" / "0")
+        write(tmp_path / "private" / "c")
         names = [str(f.path.relative_to(tmp_path)) for f in found_below([tmp_path])]
-        assert names == ["a", "private/b"]
+        assert names == ["a", "a/private/b", "a/private/runs/0", "private/c"]
 
+    def test_the_private_folder_of_somebody_else_is_passed_over(self, tmp_path, monkeypatch):
+        write(tmp_path / "a")
+        (tmp_path / "a" / "private").mkdir()
+        scan = os.scandir
+
+        def closed(path):
+            if str(path).endswith("private"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return scan(path)
+
+        monkeypatch.setattr(os, "scandir", closed)
+        assert len(found_below([tmp_path])) == 1
+
+    def test_runs_of_a_tune_are_paid_by_the_tune_and_others_there_are_not(self, tmp_path):
+        plans = (Planned(header=SOME.header, runs=tuple(SOME.runs)),)
+        whole = Ledger(SOME.header, tuned=Tuned(runs=2.0, noise=1.0, candidates=plans))
+        for name, what in (("t", whole), ("t/private/runs/0", whole), ("t/private/runs/1", SOME)):
+            (tmp_path / name).mkdir(parents=True)
+            (tmp_path / name / "ledger.jsonl").write_text(text_of(replace(what, data=sealed())))
+        torn = tmp_path / "t/private/runs/2/private"
+        torn.mkdir(parents=True)  # of a run that was being deleted when the tune was killed
+        (torn / "checkpoint.pt").touch()
+        names = [str(f.path.relative_to(tmp_path)) for f in found_below([tmp_path])]
+        assert names == ["t", "t/private/runs/1"]
+
+    def test_no_run_begins_in_the_private_folder_of_another(self, tmp_path):
+        write(tmp_path / "a")
+        (tmp_path / "a" / "private").mkdir()
+        place = tmp_path / "a" / "private" / "b"
+        with pytest.raises(InputError, match="b: lies in the private folder of a run"):
+            run(config.load("digits", SMALL), place, show_progress=False)
+        assert not place.exists()
+
+
+class TestCutLedgers:
+    """A ledger that was cut behind any line is whole by its own hashes.
+
+    A finished run whose ledger was cut to two lines counted ε ≤ 0, although metrics.jsonl said
+    that eight steps were taken.
+    """
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def done(cls, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("runs") / "done"
+        run(config.load("digits", SMALL), folder, show_progress=False)
+        return folder
+
+    @pytest.fixture
+    def copy(self, done, tmp_path):
+        return shutil.copytree(done, tmp_path / "copy")
+
+    def cut(self, folder, lines):
+        path = folder / "ledger.jsonl"
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
+
+    def test_metrics_ahead_of_the_ledger_are_refused(self, copy):
+        shutil.rmtree(copy / "private")
+        self.cut(copy, 2)
+        with pytest.raises(InputError, match=r"ends at step 0, and .*metrics\.jsonl says that"):
+            budget([copy.parent])
+
+    @pytest.mark.parametrize("lines", [2, -1])
+    def test_the_closing_hash_is_kept_elsewhere_too(self, copy, lines):
+        (copy / "metrics.jsonl").unlink()
+        self.cut(copy, lines)
+        with pytest.raises(InputError, match=r"hash is in .*tail\.json; it was cut or changed"):
+            budget([copy.parent])
+
+    def test_a_ledger_whose_hashes_were_made_anew_is_refused(self, copy):
+        found = Run(copy).ledger()
+        quieter = replace(found.runs[0].setting, noise=(1000.0,) * len(found.header.blocks))
+        found.runs = [replace(found.runs[0], setting=quieter), *found.runs[1:]]
+        (copy / "ledger.jsonl").write_text(text_of(found))
+        with pytest.raises(InputError, match=r"tail\.json; it was cut or changed"):
+            budget([copy.parent])
+
+    def test_an_interrupted_run_is_known_by_its_checkpoint(self, tmp_path, monkeypatch):
+        cut(monkeypatch, config.load("digits", SMALL), tmp_path / "cut", steps=1)
+        (tmp_path / "cut" / "metrics.jsonl").unlink()
+        assert budget([tmp_path]).data[0].epsilon > 0
+        self.cut(tmp_path / "cut", 2)
+        with pytest.raises(InputError, match=r"tail\.json; it was cut or changed"):
+            budget([tmp_path])
+
+    def test_what_is_kept_of_a_ledger_that_grew_is_no_complaint(self, copy):
+        tail = copy / "private" / "tail.json"
+        first = json.loads((copy / "ledger.jsonl").read_text().splitlines()[2])["hash"]
+        tail.write_text(json.dumps({"hash": first}))
+        assert budget([copy.parent]).data[0].epsilon > 0
+
+    @pytest.mark.parametrize("text", [b'{"hash": 5}', b"[]", b"", b"\xff", b"[" * 100_000])
+    def test_what_is_kept_may_be_anything(self, copy, text):
+        tail = copy / "private" / "tail.json"
+        tail.write_bytes(text)
+        with pytest.raises(InputError, match=r"tail\.json: (cannot be read|must hold the hash)"):
+            budget([copy.parent])
+        tail.unlink()
+        (copy / "metrics.jsonl").write_bytes(text + b"\n")
+        assert budget([copy.parent]).data[0].epsilon > 0
+
+    def test_a_pipe_is_not_waited_for(self, copy):
+        tail = copy / "private" / "tail.json"
+        tail.unlink()
+        os.mkfifo(tail)
+        with pytest.raises(InputError, match=r"tail\.json: is a named pipe"):
+            budget([copy.parent])
+
+
+class TestRefusals:
     def test_what_is_missing_or_cannot_be_looked_into_is_refused(self, tmp_path, monkeypatch):
         with pytest.raises(InputError, match="nowhere: no such folder"):
             budget([tmp_path / "nowhere"])
@@ -301,7 +414,6 @@ class TestCommand:
             budget([tmp_path], 0.5)
 
 
-SMALL = ("train.epochs=2", "privacy.epsilon=3.0")
 BOTH = 3.9  # less than two runs of ε = 3 cost, and more than one and some steps of another
 
 
@@ -395,6 +507,7 @@ class TestUnderWay:
         shutil.copy(tmp_path / "cut" / "ledger.jsonl", tmp_path / "kept.jsonl")
         run(chosen, tmp_path / "cut", show_progress=False, resume=True)
         shutil.rmtree(tmp_path / "cut" / "private")
+        (tmp_path / "cut" / "metrics.jsonl").unlink()
         lines = (tmp_path / "cut" / "ledger.jsonl").read_text().splitlines(keepends=True)
         (tmp_path / "kept.jsonl").write_text("".join(lines[:-1]))
         (tmp_path / "cut" / "ledger.jsonl").write_text("".join(lines[:-3]))
@@ -511,6 +624,7 @@ class TestRuns:
             previous = chain(previous, record)
             lines.append(json.dumps({**record, "hash": previous}) + "\n")
         path.write_text("".join(lines))
+        (tmp_path / "cut" / "private" / "tail.json").unlink()
         with pytest.raises(InputError, match="cut: belongs to a run on other data"):
             run(chosen, tmp_path / "cut", show_progress=False, resume=True)
 

@@ -1,7 +1,9 @@
 """What may be released, what a release holds, and what is left behind."""
 
 import json
+import os
 import re
+import stat
 import subprocess
 import sys
 
@@ -49,7 +51,7 @@ def test_a_run_is_released(run):
     assert (done.path / "model.safetensors").read_bytes() == run.model_path.read_bytes()
     assert "measured" not in body["privacy"]
     assert (body["accuracy"], body["audit"]["verdict"]) == (None, "not audited")
-    assert not (run.path / "release.part").exists()
+    assert not list(run.path.glob("*.part")) + list(run.path.glob(".*"))
 
 
 def test_nothing_private_is_in_a_release(run):
@@ -207,7 +209,7 @@ def test_forgetting_deletes_what_is_hidden_and_nothing_else(run, tmp_path):
     assert all(f"- {name}: " in str(done) for name in done.left)
     done = release(run.path, to=tmp_path / "second", forget=True)
     assert (done.left, done.forgotten) == ({}, True)
-    assert [path.name for path in run.private_path.iterdir()] == ["lock"]
+    assert sorted(path.name for path in run.private_path.iterdir()) == ["lock", "tail.json"]
     assert (outside / "file").read_text() == "kept"
     kept = {"config.toml", "ledger.jsonl", "metrics.jsonl", "private", "release", "release.json"}
     assert {path.name for path in run.path.iterdir()} == kept
@@ -378,3 +380,15 @@ def test_the_commands(run, tmp_path, keys, capsys, monkeypatch):
     done = dpdt("release", run.path, "--to", tmp_path / "out")
     assert done.returncode == 2
     assert "already exists" in done.stderr
+
+
+def test_all_files_have_one_mode(tmp_path):
+    """safetensors makes its files for their owner alone, and others did not."""
+    before = os.umask(0o027)
+    try:
+        release(trained(), to=tmp_path / "released")
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "released").rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o640}
+    assert len(files) == 4

@@ -19,6 +19,7 @@ from dpdt.ledger import Ledger, text_of
 from dpdt.releasing import canonical
 from dpdt.releasing import certificate as certificates
 from dpdt.releasing.card import card
+from dpdt.releasing.loading import opened
 from dpdt.releasing.verify import difference, verify
 from dpdt.weights import hash_of_file
 
@@ -393,3 +394,23 @@ def test_neither_torch_nor_code_of_the_folder_is_needed(unsigned, signed, keys):
     found = json.loads(done.stdout)
     assert (done.returncode, found["problems"]) == (1, ["torch.py: is not part of the release"])
     assert run(unsigned.parent).returncode == 2
+
+
+def test_a_file_of_holes_is_not_hashed(unsigned, monkeypatch):
+    """A sparse file of 200 GB cost nothing to make, and was hashed to its last zero."""
+    os.truncate(unsigned / "model.safetensors", 200 << 30)
+    body = body_of(unsigned)
+    body["files"]["model.safetensors"]["size"] = 200 << 30
+    body["digest"] = certificates.digest(body)
+    (unsigned / "certificate.json").write_bytes(canonical.dump(body))
+    inner = hashlib.file_digest
+
+    def hashed(file, name):
+        assert "safetensors" not in file.name
+        return inner(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", hashed)
+    with pytest.raises(InputError, match=r"has 214,748,364,800 bytes, of which .* holes"):
+        opened(unsigned)
+    (problem,) = problems(unsigned)
+    assert "it is made of holes" in problem

@@ -1,8 +1,10 @@
 """What the explorer says of a position is what `dpdt account` says of the settings it gives."""
 
+import html
 import json
 import os
 import random
+import re
 import shlex
 import sys
 import threading
@@ -258,3 +260,26 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dash", None)
     with pytest.raises(InputError, match=r"pip install 'dpdt\[explore\]'"):
         CliRunner().invoke(cli, ["explore"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["</title><meta http-equiv=refresh content='0;url=//a.example'>", "{%config%}", "&lt;"],
+)
+def test_a_path_enters_the_title_as_text(tmp_path, name):
+    """A `<meta refresh>` in the path that `dpdt explore` is given led away from the page."""
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    path = folder / "a.toml"
+    path.write_text(toml(Source(name="digits").config))
+    page = explorer.application(Source(name=str(path)), TOKEN)
+    sent = []
+    environment = {
+        "REQUEST_METHOD": "GET", "PATH_INFO": f"/{TOKEN}/", "SERVER_NAME": "127.0.0.1",
+        "SERVER_PORT": "80", "HTTP_HOST": "127.0.0.1:80", "wsgi.url_scheme": "http",
+    }  # fmt: skip
+    body = b"".join(page(environment, lambda status, headers: sent.append(status))).decode()
+    assert sent == ["200 OK"]
+    (title,) = re.findall("<title>(.*?)</title>", body, re.DOTALL)
+    assert html.unescape(title) == f"dpdt explore {path}"
+    assert "<" not in title

@@ -198,6 +198,11 @@ def test_a_run_that_stopped_before_its_first_step_says_so(folder, tmp_path):
     lines = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     for content in (lines[0], lines[0][:-9], b""):
         (folder / "ledger.jsonl").write_bytes(content)
+        assert said not in refused(folder)  # more is known of it
+    (folder / "metrics.jsonl").unlink()
+    (folder / "private" / "tail.json").unlink()
+    for content in (lines[0], lines[0][:-9], b""):
+        (folder / "ledger.jsonl").write_bytes(content)
         assert said in refused(folder)
     (folder / "ledger.jsonl").unlink()
     assert "the run has begun; what it spent is not known" in refused(folder)
@@ -212,6 +217,10 @@ def test_a_ledger_that_was_cut_is_refused(folder):
     lines = path.read_bytes().splitlines(keepends=True)
     steps = [i for i, line in enumerate(lines) if b'"kind": "step"' in line]
     path.write_bytes(b"".join(lines[: steps[-1]]))
+    assert "metrics.jsonl says that step 4 was taken; it was cut" in refused(folder)
+    (folder / "metrics.jsonl").unlink()
+    assert "tail.json; it was cut or changed" in refused(folder)
+    (folder / "private" / "tail.json").unlink()
     assert "does not begin with the steps of the checkpoint: it was cut" in refused(folder)
 
 

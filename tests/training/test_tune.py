@@ -78,7 +78,7 @@ def test_nothing_is_left_but_the_chosen_run(done):
         "config.toml", "ledger.jsonl", "metrics.jsonl", "private", "tune.json",
     ]  # fmt: skip
     left = sorted(p.name for p in (path / "private").iterdir())
-    assert left == ["lock", "metrics.jsonl", "model.safetensors"]
+    assert left == ["lock", "metrics.jsonl", "model.safetensors", "tail.json"]
     told = json.loads((path / "tune.json").read_text())
     assert told.keys() == {"setting", "right", "examples"}
     assert told["setting"] == list(result.setting)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from dpdt.accounting.composition import Composition, words
+from dpdt.accounting.composition import Composition, cost_of, words
 from dpdt.accounting.guarantee import Accountant, Condition, Guarantee, Measurement, Privacy
 from dpdt.accounting.hidden_state import HiddenStateContraction, HiddenStateConvex
 from dpdt.accounting.paper import Paper, PaperPerBlock
@@ -120,6 +120,7 @@ def check_ledger(ledger: Ledger) -> None:
             raise InputError(
                 f"the ledger's tune has more than {LONGEST:,} steps with correlated noise or groups"
             )
+        cost_of(ledger, header.relation)  # refused if it would take for ever
 
 
 def _by_steps(header: Header) -> bool:

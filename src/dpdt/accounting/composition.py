@@ -39,7 +39,10 @@ from dpdt.accounting import matrix
 from dpdt.accounting.cost import Cost, Tune
 from dpdt.accounting.gaussian import squared
 from dpdt.accounting.guarantee import Condition, Guarantee, check, common_conditions
+from dpdt.errors import InputError
 from dpdt.ledger import Header, Ledger, Setting, Tuned
+
+WORK = 3000  # hundredths of a second that the ε of a tune may take
 
 
 def sensitivities(setting: Setting, header: Header) -> tuple[float, ...]:
@@ -239,4 +242,11 @@ def _cost_of_tune(ledger: Ledger, tuned: Tuned, relation: str) -> Cost:
     costs = {cost_of(plan, relation) for plan in plans}
     if tuned.noise:
         costs.add(Cost(mu=1.0 / tuned.noise))
-    return Cost(tunes=(Tune(runs=tuned.runs, costs=tuple(sorted(costs, key=str))),))
+    tune = Tune(runs=tuned.runs, costs=tuple(sorted(costs, key=str)))
+    if tune.work > WORK:
+        raise InputError(
+            f"the tune has {len(costs)} settings of different cost, and ε of all of them would "
+            f"take about {tune.work / 100.0:,.0f} s to compute, more than {WORK / 100.0:.0f} s; "
+            "only fewer that differ in noise or sampling can be accounted"
+        )
+    return Cost(tunes=(tune,))

@@ -123,6 +123,19 @@ class Tune:
         deltas = np.max([_deltas(cost, relation) for cost in self.costs], axis=0)
         return tuning.chosen(divergences, deltas, self.runs)
 
+    @property
+    def work(self) -> float:
+        """About how many hundredths of a second these take to compute, by what was measured."""
+        return sum(_work(cost) for cost in self.costs)
+
+
+def _work(cost: Cost) -> float:
+    costs = _fewer(cost.steps)
+    loss, reach = _losses(cost.mu, costs) if costs else (0.0, 0.0)
+    if loss > HOPELESS or reach > FARTHEST:
+        return 1.0
+    return 1.5 * len(costs) + reach / 2.0 + 2.0 * loss + 6.0 * math.sqrt(loss)
+
 
 @lru_cache(maxsize=128)
 def _deltas(cost: Cost, relation: str) -> np.ndarray:

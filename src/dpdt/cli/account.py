@@ -13,7 +13,7 @@ from dpdt.accounting import account
 from dpdt.cli import options
 from dpdt.cli.source import ledger_of, measured_of
 from dpdt.cli.table import left_out
-from dpdt.runs import is_run
+from dpdt.runs.place import is_run
 
 
 @click.command(epilog="Example: dpdt account cifar10 --set method.memory=shared")

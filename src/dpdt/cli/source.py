@@ -8,7 +8,8 @@ from dpdt import config
 from dpdt.accounting import Measurement
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
-from dpdt.runs import Run, is_run
+from dpdt.runs import Run
+from dpdt.runs.place import is_run
 
 
 def measured_of(source: str) -> Measurement | None:

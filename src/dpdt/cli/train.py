@@ -18,7 +18,8 @@ from dpdt.cli.table import left_out
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.releasing.budget import around, check_limit, refuse_beyond
-from dpdt.runs import Run, default_path
+from dpdt.runs import Run
+from dpdt.runs.place import default_path
 
 if TYPE_CHECKING:
     from dpdt.distributed.world import World

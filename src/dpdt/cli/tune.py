@@ -15,7 +15,7 @@ from dpdt.cli.table import left_out
 from dpdt.errors import ArgumentError, InputError
 from dpdt.ledger import Ledger
 from dpdt.releasing.budget import around, check_limit, refuse_beyond
-from dpdt.runs import default_path
+from dpdt.runs.place import default_path
 from dpdt.runs.tune import opened
 
 if TYPE_CHECKING:

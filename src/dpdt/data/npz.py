@@ -99,6 +99,8 @@ def _checked(path: Path, archive: zipfile.ZipFile) -> dict[str, Stored]:
             )
         if x.dtype.kind not in "fiub":
             raise InputError(f"{path}: x_{part} must be numbers, found {x.dtype}")
+        if x.dtype.itemsize > 8:
+            raise InputError(f"{path}: x_{part} must have at most 64 bits, found {x.dtype}")
         if y.dtype.kind not in "iu":
             raise InputError(f"{path}: y_{part} must be whole numbers from 0, found {y.dtype}")
         if y.shape == (0,):

@@ -15,7 +15,22 @@ from torch.distributed.rendezvous import rendezvous
 
 from dpdt.errors import InputError
 
-TIMEOUT = timedelta(minutes=10)  # for one exchange: a rank that does not come is given up
+VARIABLE, USUAL = "DPDT_TIMEOUT", 600.0  # seconds for one exchange: who does not come is given up
+SHORTEST, MOST = 1.0, 1e6
+
+
+def timeout() -> timedelta:
+    """How long ranks wait for each other in one exchange, as the environment says."""
+    given = os.environ.get(VARIABLE, "").strip()
+    try:
+        seconds = float(given) if given else USUAL
+    except ValueError:
+        seconds = 0.0
+    if not SHORTEST <= seconds <= MOST:
+        raise InputError(
+            f"{VARIABLE}: must be seconds, from {SHORTEST:g} to {MOST:,.0f}, found {given!r:.50}"
+        )
+    return timedelta(seconds=seconds)
 
 
 def begin() -> None:
@@ -26,14 +41,15 @@ def begin() -> None:
     """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    meet = rendezvous("env://", timeout=TIMEOUT)
-    store, rank, size = in_time(lambda: next(meet), 2 * TIMEOUT)
+    patience = timeout()
+    meet = rendezvous("env://", timeout=patience)
+    store, rank, size = in_time(lambda: next(meet), 2 * patience)
     dist.init_process_group(
         backend,
         store=dist.distributed_c10d.PrefixStore(f"dpdt/{attempt}/{size}", store),
         rank=rank,
         world_size=size,
-        timeout=TIMEOUT,
+        timeout=patience,
     )
 
 

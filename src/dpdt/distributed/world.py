@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dpdt.distributed.meeting import TIMEOUT, begin, close, connected, first_line, in_time, quiet
+from dpdt.distributed.meeting import (
+    VARIABLE,
+    begin,
+    close,
+    connected,
+    first_line,
+    in_time,
+    quiet,
+    timeout,
+)
 from dpdt.distributed.share import share
 from dpdt.errors import InputError, Tainted
 
@@ -58,7 +68,8 @@ class World:
         self.left = False  # whether this rank has given up on the others
         if group is not None:
             store = dist.distributed_c10d._get_default_store()
-            self._store = dist.distributed_c10d.PrefixStore(f"dpdt/{next(_NUMBERS)}", store)
+            self.number = next(_NUMBERS)
+            self._store = dist.distributed_c10d.PrefixStore(f"dpdt/{self.number}", store)
             self._closing = weakref.finalize(self, close, group)
 
     @classmethod
@@ -69,6 +80,7 @@ class World:
         """
         if not dist.is_available():
             return cls()
+        patience = timeout()
         if not dist.is_initialized():
             if not all(name in os.environ for name in ENVIRONMENT):
                 return cls()
@@ -77,7 +89,14 @@ class World:
             connected(begin)
         if dist.get_world_size() == 1:
             return cls()
-        return cls(connected(lambda: dist.new_group(backend="gloo", timeout=TIMEOUT)))
+        world = cls(connected(lambda: dist.new_group(backend="gloo", timeout=patience)))
+        if world.first and world.number == 0:
+            print(
+                f"{world.size} ranks; one that does not answer for {patience.total_seconds():g} s "
+                f"ends the run ({VARIABLE} sets it)",
+                file=sys.stderr,
+            )
+        return world
 
     @property
     def first(self) -> bool:
@@ -265,7 +284,7 @@ class World:
     def _device_group(self) -> Any:
         """The group for tensors on GPUs, made at the first sum."""
         if self._devices is None:
-            self._devices = dist.new_group(backend="nccl", timeout=TIMEOUT)
+            self._devices = dist.new_group(backend="nccl", timeout=timeout())
             weakref.finalize(self, close, self._devices)
         return self._devices
 

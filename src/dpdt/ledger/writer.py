@@ -42,6 +42,11 @@ class LedgerWriter:
         self._ended = False
         self._process = os.getpid()
 
+    @property
+    def tail(self) -> str:
+        """The hash of the last line that was written."""
+        return self._tail[1]
+
     def open(self, path: str | Path) -> None:
         """Write to a new file from now on, before the first step."""
         if self.ledger.runs or self._file is not None or self._ended:

@@ -258,9 +258,12 @@ def encode(model: ModelSettings, texts: list[str]) -> dict[str, Tensor]:
 
 def tokens(by: Any, texts: list[str], length: int) -> dict[str, Tensor]:
     """Texts as a tokenizer cuts and pads them to a length."""
-    encoded = by(
-        texts, truncation=True, padding="max_length", max_length=length, return_tensors="pt"
-    )
+    try:
+        encoded = by(
+            texts, truncation=True, padding="max_length", max_length=length, return_tensors="pt"
+        )
+    except Exception as error:  # wrong values can fail anywhere
+        raise InputError(f"the tokenizer fails on these texts ({_first_line(error)})") from None
     return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
@@ -277,11 +280,11 @@ def tokenizer(model: ModelSettings) -> Any:
         found = kind.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **extra
         )
-    except (OSError, ValueError, ImportError) as error:
+        if found.pad_token is None:
+            found.pad_token = found.eos_token
+        found.padding_side = "right"
+    except Exception as error:  # wrong values can fail anywhere
         raise InputError(f"{folder}: holds no tokenizer ({_first_line(error)})") from None
-    if found.pad_token is None:
-        found.pad_token = found.eos_token
-    found.padding_side = "right"
     return found
 
 

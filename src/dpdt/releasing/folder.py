@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,28 +13,25 @@ from pathlib import Path
 from dpdt.errors import InputError
 from dpdt.files import PART, sync, sync_folder
 from dpdt.releasing.certificate import CERTIFICATE
-from dpdt.runs import PRIVATE, is_run
+from dpdt.runs.place import refuse_private
 
 
 @contextmanager
 def building(to: Path, *, alone: bool = False) -> Iterator[Path]:
-    """A new folder to fill. Once filled, and on the disk itself, it gets its name.
+    """Make a new folder to fill. Once filled, and on the disk itself, it gets its name.
 
-    If nobody else can be building it (`alone`), what a crash has left of it is removed.
+    Until then it has a random one, so nothing of anybody else's is in its way. If nobody else can
+    be building it (`alone`), what a crash has left under such names is removed.
     """
     _refuse_inside(to)
-    part = to.with_name(to.name + PART) if to.name else to
     if os.path.lexists(to):
         raise InputError(f"{to}: already exists; a release never overwrites anything")
     if alone:
-        shutil.rmtree(part, ignore_errors=True)
+        for left in _left(to):
+            shutil.rmtree(left, ignore_errors=True)
+    part = to.with_name(f".{to.name}.{secrets.token_hex(8)}{PART}")
     try:
         part.mkdir(parents=True)
-    except FileExistsError:
-        raise InputError(
-            f"{part}: is left from a release that was cut short, and holds nothing complete; "
-            "delete it"
-        ) from None
     except OSError as error:
         raise InputError(f"{to}: cannot be created ({error.strerror})") from None
     try:
@@ -48,10 +47,15 @@ def building(to: Path, *, alone: bool = False) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def _left(to: Path) -> list[Path]:
+    """What crashes have left beside a folder that was being made."""
+    name = re.compile(rf"\.{re.escape(to.name)}\.[0-9a-f]{{16}}{re.escape(PART)}")
+    return [path for path in to.parent.iterdir() if name.fullmatch(path.name)]
+
+
 def _refuse_inside(to: Path) -> None:
     """Refuse a place in another release, or where a run keeps what nobody may see."""
+    refuse_private(to)
     for parent in to.absolute().resolve().parents:
         if (parent / CERTIFICATE).exists():
             raise InputError(f"{to}: lies in another release, {parent}")
-        if parent.name == PRIVATE and is_run(parent.parent):
-            raise InputError(f"{to}: lies in the private folder of a run")

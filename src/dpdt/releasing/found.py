@@ -15,8 +15,10 @@ from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.reading import opened
 from dpdt.releasing import canonical
-from dpdt.runs import LEDGER, PRIVATE, Run, is_run
+from dpdt.runs import PLAN, Run
+from dpdt.runs.place import LEDGER, is_private, is_run
 from dpdt.runs.plan import at_its_end
+from dpdt.runs.tune import RUNS
 
 CERTIFICATE = "certificate.json"
 HEADER = b'{"kind": "header"'  # how a ledger's file begins
@@ -74,14 +76,15 @@ def _found_below(folders: Sequence[Path]) -> list[Found]:
 
 def _folders(folder: Path) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
+        if isinstance(error, PermissionError) and is_private(Path(error.filename)):
+            return  # of somebody else's run, and no run may be begun there
         raise InputError(
             f"{error.filename}: cannot be looked into ({error.strerror}), and a total without it "
             "could be false"
         )
 
     for path, below, _ in os.walk(folder, onerror=refuse):
-        if PRIVATE in below and is_run(path):
-            below.remove(PRIVATE)
+        below[:] = [name for name in below if not _is_paid(Path(path).absolute(), name)]
         yield Path(path)
 
 
@@ -89,6 +92,9 @@ def _in(folder: Path) -> list[Found]:
     """What is in a folder: a run or release, and ledgers of runs that were made in Python."""
     _refuse_lost(folder)
     found = [_python(path) for path in _ledgers(folder)]
+    if is_private(folder):  # the run's own plan is counted with it
+        own = Run(folder.parent).ledger().data
+        found = [one for one in found if one.path.name != PLAN or one.ledger.data != own]
     if is_run(folder):
         found.append(_run(Run(folder)))
     elif (folder / CERTIFICATE).is_file():
@@ -99,6 +105,17 @@ def _in(folder: Path) -> list[Found]:
         except InputError as error:
             raise InputError(f"{folder}: {error}") from None
     return found
+
+
+def _is_paid(folder: Path, name: str) -> bool:
+    """Whether a run is one of the tune in whose private folder it is, and costs nothing more.
+
+    What is left of such a run that was deleted costs nothing either.
+    """
+    if folder.name != RUNS or not is_private(folder.parent) or not name.isdigit():
+        return False
+    tune, run = Run(folder.parents[1]).ledger().tuned, Run(folder / name)
+    return tune is not None and (not is_run(run.path) or run.ledger().tuned == tune)
 
 
 def _refuse_lost(folder: Path) -> None:

@@ -20,6 +20,7 @@ from dpdt.runs import (
     PLAN,
     REPORT,
     SHADOWS,
+    TAIL,
     Run,
 )
 from dpdt.runs.tune import CANDIDATES, COINS, RUNS
@@ -42,6 +43,7 @@ WHY = {
     CANDIDATES: "the settings of a tune",
     RUNS: "runs of a tune that were not chosen, and are covered by no guarantee",
 }
+HARMLESS = (LOCK, TAIL)  # the lock of whoever releases, and the hash of the ledger's last line
 UNKNOWN = "not known to this version, and private like everything in this folder"
 
 
@@ -49,17 +51,17 @@ def left(run: Run) -> dict[str, str]:
     """Everything in private/, and why it is dangerous."""
     if not run.private_path.is_dir():
         return {}
-    names = sorted(path.name for path in run.private_path.iterdir() if path.name != LOCK)
+    names = sorted(path.name for path in run.private_path.iterdir() if path.name not in HARMLESS)
     return {name: WHY.get(name, UNKNOWN) for name in names}
 
 
 def forget(run: Run) -> None:
-    """Delete everything in private/. What a disk keeps of deleted files is beyond reach."""
+    """Delete what is dangerous in private/. What a disk keeps of deleted files is beyond reach."""
     if run.private_path.is_symlink():
         raise InputError(f"{run.private_path}: is a link; delete what it leads to by hand")
     try:
         for path in run.private_path.iterdir():
-            if path.name == LOCK:  # which whoever releases holds
+            if path.name in HARMLESS:
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

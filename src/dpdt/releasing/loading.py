@@ -8,7 +8,7 @@ refused; whether the certificate itself is true is what `dpdt verify` finds out.
 
 from __future__ import annotations
 
-import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,12 @@ from torch import Tensor, nn
 from dpdt import models
 from dpdt.data import GIVEN
 from dpdt.errors import InputError
-from dpdt.releasing import canonical
+from dpdt.releasing import canonical, inside
+from dpdt.releasing.certificate import hash_of
 from dpdt.releasing.description import FILE, TRANSFORMERS, Description, describe, read, rebuild
-from dpdt.runs import Run, is_run
+from dpdt.releasing.tokens import SETTINGS, WORDS
+from dpdt.runs import Run
+from dpdt.runs.place import is_run
 
 WEIGHTS, CERTIFICATE = "model.safetensors", "certificate.json"
 TYPES = {
@@ -41,6 +44,7 @@ class Loaded:
     description: Description
     released: bool
     certified: bool  # its files are those that a certificate names
+    folder: Path
 
 
 def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
@@ -83,12 +87,17 @@ def _of_run(run: Run, model: nn.Module | None) -> Loaded:
     fill(model, run.model_path)
     named = None if chosen.data.name == GIVEN else chosen
     found = Description.of(describe(model, named), str(run.path))
-    return Loaded(model=model.eval(), description=found, released=False, certified=False)
+    return Loaded(
+        model=model.eval(), description=found, released=False, certified=False, folder=run.path
+    )
 
 
 def _of_release(path: Path, model: nn.Module | None) -> Loaded:
-    certified = _refuse_changed(path)
-    found = read(path / FILE)
+    listed = _refuse_changed(path)
+    found = read(inside.checked(path, FILE))
+    needed = {WORDS, SETTINGS} if found.facts is not None and found.facts.text else set()
+    if listed is not None and (missing := needed - listed):
+        raise InputError(f"{path / CERTIFICATE}: does not list {min(missing)}, which is read")
     if model is None:
         if found.model is None:
             raise InputError(
@@ -96,15 +105,18 @@ def _of_release(path: Path, model: nn.Module | None) -> Loaded:
                 "give it, as in dpdt.load(folder, model)"
             )
         model = _rebuilt(found, path)
-    fill(model, path / WEIGHTS)
-    return Loaded(model=model.eval(), description=found, released=True, certified=certified)
+    fill(model, inside.checked(path, WEIGHTS))
+    certified = listed is not None
+    return Loaded(
+        model=model.eval(), description=found, released=True, certified=certified, folder=path
+    )
 
 
 def _rebuilt(found: Description, path: Path) -> nn.Module:
     """Built without memory first, to see whether the weights fit."""
     with torch.device("meta"):
         empty = _built(found, path)
-    _refuse_others(empty, path / WEIGHTS)
+    _refuse_others(empty, inside.checked(path, WEIGHTS))
     return _built(found, path)
 
 
@@ -181,13 +193,14 @@ def _plain(name: str) -> str:
     return name
 
 
-def _refuse_changed(path: Path) -> bool:
-    """Refuse files that are not those of the certificate. Without one, nothing is known."""
-    if not (path / CERTIFICATE).exists():
-        return False
+def _refuse_changed(path: Path) -> set[str] | None:
+    """Refuse files that are not those of the certificate; their names. Without one, None."""
+    if not os.path.lexists(path / CERTIFICATE):
+        return None
+    place = inside.checked(path, CERTIFICATE)
     try:
-        said = canonical.load(canonical.read(path / CERTIFICATE))
-        named = {_plain(name): facts["sha256"] for name, facts in said["files"].items()}
+        said = canonical.load(canonical.read(place))
+        named = {_plain(n): (f["sha256"], f["size"]) for n, f in said["files"].items()}
         if not {WEIGHTS, FILE} <= set(named):
             raise ValueError(f"{WEIGHTS} or {FILE} is not listed")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -196,15 +209,12 @@ def _refuse_changed(path: Path) -> bool:
             f"dpdt verify {path} says more"
         ) from None
     for extra in (path / TRANSFORMERS).rglob("*"):
-        if extra.is_file() and extra.relative_to(path).as_posix() not in named:
+        if not extra.is_dir() and extra.relative_to(path).as_posix() not in named:
             raise InputError(f"{extra}: is not listed by {CERTIFICATE}")
-    for name, digest in named.items():
-        if not (path / name).is_file():
-            raise InputError(f"{path / name}: is missing, or is no file")
-        with open(path / name, "rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise InputError(
-                    f"{path / name}: is not the file that {CERTIFICATE} names; dpdt verify {path} "
-                    "says more"
-                )
-    return True
+    for name, (digest, size) in named.items():
+        place = inside.checked(path, name)
+        if place.stat().st_size != size or hash_of(place) != digest:
+            raise InputError(
+                f"{place}: is not the file that {CERTIFICATE} names; dpdt verify {path} says more"
+            )
+    return set(named)

@@ -7,6 +7,7 @@ has its name.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -187,6 +188,14 @@ def _accuracy(source: Source, public_test: Any) -> dict[str, Any] | None:
     return {"value": value, "examples": count(public_test)}
 
 
+def _give_one_mode(folder: Path) -> None:
+    """Let all files be read by the same people, as the umask says: libraries differ in that."""
+    mode = (folder / CERTIFICATE).stat().st_mode
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(stat.S_IMODE(mode))
+
+
 def _written(source: Source, folder: Path, said: Said, key: Any) -> dict[str, Any]:
     """Write the folder, and verify it before it gets its name."""
     alone = source.run is not None and folder.parent == source.run.path  # which is locked
@@ -213,6 +222,7 @@ def _written(source: Source, folder: Path, said: Said, key: Any) -> dict[str, An
         if key is not None:
             body["signature"] = signing.signed(key, certificates.signed_part(body))
         (part / CERTIFICATE).write_bytes(dump(body))
+        _give_one_mode(part)
         verdict = verify(part)
         if not verdict.ok:
             raise InputError(f"{folder}: was not written, since {verdict.problems[0]}")

@@ -13,8 +13,9 @@ import csv
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TextIO, TypeGuard
 
@@ -29,6 +30,7 @@ from dpdt.models.frozen import Watch, silent
 from dpdt.models.pretrained import tokenizer, tokens
 from dpdt.releasing.inputs import Source, source
 from dpdt.releasing.loading import Loaded
+from dpdt.releasing.tokens import Tokenizer
 from dpdt.tasks import Task
 
 # Names of files may hold bytes that are no text; they are written as they are.
@@ -60,7 +62,7 @@ def predict(
     with _whole(to) as file, watch(found.what, found.total) as told:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([found.names, *_columns(task, outputs, labels, probabilities)])
-        for names, scores, done in _answers(loaded.model, found):
+        for names, scores, done in _answers(loaded, found):
             if isinstance(said.scale, Encoding):
                 scores = said.scale.said(scores)
             for name, row in zip(names, _rows(task, labels, scores, probabilities), strict=True):
@@ -95,18 +97,41 @@ def _rows(
     ]
 
 
-def _answers(model: nn.Module, found: Source) -> Iterator[tuple[list[str], Tensor, int]]:
+def _answers(loaded: Loaded, found: Source) -> Iterator[tuple[list[str], Tensor, int]]:
     """Names and scores of the examples, and how far the reading is."""
-    by = tokenizer(model.settings) if _reads_texts(model) else None
+    as_inputs = _tokenizer(loaded)
     for names, x, done in found.chunks:
-        inputs = tokens(by, x, model.settings.length) if _reads_texts(model) else x
-        with full_precision(), torch.no_grad():
-            scores = model(inputs)
+        scores = _scores(loaded, as_inputs(x))
         finite = scores.isfinite().all(1).tolist()
         if False in finite:
             name = names[finite.index(False)]
             raise InputError(f"{found.names} {name}: the model's answer is not finite")
         yield names, scores, done
+
+
+def _tokenizer(loaded: Loaded) -> Callable[[Any], Any]:
+    """What makes inputs of what was read: tokens of texts, and numbers as they are."""
+    model = loaded.model
+    if not _reads_texts(model):
+        return lambda x: x
+    if not loaded.released:  # the folder that the user has trained from
+        return partial(tokens, tokenizer(model.settings), length=model.settings.length)
+    backbone: Any = model.backbone
+    known = backbone.get_input_embeddings().num_embeddings
+    return Tokenizer(loaded.folder, model.settings.length, known)
+
+
+def _scores(loaded: Loaded, inputs: Any) -> Tensor:
+    """What the model says. Strange values in a release may fail only here."""
+    try:
+        with full_precision(), torch.no_grad():
+            scores: Tensor = loaded.model(inputs)
+    except Exception as error:
+        if not loaded.released:
+            raise
+        said = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        raise InputError(f"{loaded.folder}: its model gives no answer ({said})") from None
+    return scores
 
 
 def _reads_texts(model: nn.Module) -> TypeGuard[Classifier]:

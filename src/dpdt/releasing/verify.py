@@ -100,7 +100,7 @@ def verify(folder: str | Path, *, key: str | Path | None = None) -> Verdict:
     except OSError as error:
         name = _shown(str(error.filename or folder))
         verdict.problems.append(f"{name}: cannot be read ({error.strerror})")
-    except _No as problem:
+    except (_No, InputError) as problem:
         verdict.problems.append(str(problem))
     return verdict
 

@@ -74,7 +74,7 @@ def application(source: Source, token: str) -> Application:
         serve_locally=True,
         eager_loading=True,
         index_string=INDEX.replace("STYLE", style).replace("WATCH", WATCH),
-        title=f"dpdt explore {source.name}",
+        title=pages.as_text(f"dpdt explore {source.name}"),
         update_title=None,
         add_log_handler=False,
         enable_mcp=False,

@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,11 @@ def own(name: str) -> str:
 @cache
 def _plotly() -> str:
     return str(get_plotlyjs())
+
+
+def as_text(text: str) -> str:
+    """Write a text so that no browser takes it for markup, and Dash for no place to fill."""
+    return escape(text).replace("%", "&#37;")
 
 
 def allowed(scripts: Sequence[str]) -> str:

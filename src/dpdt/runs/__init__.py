@@ -8,8 +8,9 @@ release.json     which model was released, and where to
 report.html      a page about the run; one with private numbers is in private/
 private/         mode 0700. It holds the model until it is released, losses, counts, a line of
                  diagnostics for each step, the checkpoint that an interrupted run continues from,
-                 its plan (plan.py), what audits found, and the lock of whoever writes. It also
-                 holds accuracies after epochs, which tell about iterates that nobody may see
+                 its plan (plan.py), the ledger's last hash (tail.py), what audits found, and the
+                 lock of whoever writes. It also holds accuracies after epochs, which tell about
+                 iterates that nobody may see
 
 A crash at any moment leaves every file as it was or as it is to be. Only the lines of metrics and
 diagnostics may be torn, and a torn line is left out. Whoever writes holds the lock.
@@ -20,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import AbstractContextManager
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,21 +31,18 @@ from dpdt.config import Config, load
 from dpdt.errors import InputError
 from dpdt.files import CannotWrite, replacing, sync, sync_folder, write_atomically, writing
 from dpdt.ledger import Ledger
-from dpdt.runs import checkpoint
+from dpdt.runs import checkpoint, tail
 from dpdt.runs.lock import holding
+from dpdt.runs.place import LEDGER, PRIVATE, is_run, refuse_private
 from dpdt.runs.records import append_line, content, lines, read
 
-LEDGER, CONFIG, METRICS, RESULT, PRIVATE = (
-    "ledger.jsonl",
-    "config.toml",
-    "metrics.jsonl",
-    "result.json",
-    "private",
-)
-RELEASES, REPORT = "release.json", "report.html"
-LOCK, PLAN = "lock", "plan.jsonl"  # in private/
-AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"  # in private/
-DIAGNOSTICS, DIAGRAM = "diagnostics.jsonl", "diagnostics.png"  # in private/
+CONFIG, METRICS, RESULT = "config.toml", "metrics.jsonl", "result.json"
+RELEASES, REPORT, CHOSEN = "release.json", "report.html", "tune.json"
+FILES = (LEDGER, CONFIG, METRICS, RESULT, RELEASES, REPORT, CHOSEN)
+# in private/
+LOCK, PLAN, TAIL = "lock", "plan.jsonl", "tail.json"
+AUDIT, CANARIES, FINDINGS = "audit.json", "canaries.json", "pate.json"
+DIAGNOSTICS, DIAGRAM = "diagnostics.jsonl", "diagnostics.png"
 CHECKPOINT, MODEL, SHADOWS, CURVES = "checkpoint.pt", "model.safetensors", "shadows", "audit.png"
 SHOWN = ("epoch", "step", "epsilon")  # of the metrics: what depends on no data
 
@@ -57,8 +54,12 @@ class Run:
         self.path = Path(path)
 
     @classmethod
-    def create(cls, path: Path, config: Config) -> Run:
-        """A new folder, with the configuration in it. Its name is on the disk itself."""
+    def create(cls, path: Path, config: Config, *, tuned: bool = False) -> Run:
+        """Make a folder with the configuration in it. Its name is on the disk itself.
+
+        A run of a tune (`tuned`) is in the tune's private folder, and no other run is in any."""
+        if not tuned:
+            refuse_private(path)
         new = [folder for folder in (path, *path.absolute().parents) if not folder.exists()]
         try:
             path.mkdir(parents=True)
@@ -97,7 +98,7 @@ class Run:
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the folder, so that no other process writes to it. What crashes left is removed."""
-        return holding(self.path, self._private(LOCK))
+        return holding(self.path, self._private(LOCK), FILES)
 
     @cached_property
     def config(self) -> Config:
@@ -109,8 +110,12 @@ class Run:
         return self.path / LEDGER
 
     def ledger(self) -> Ledger:
-        """What was done."""
-        return Ledger.read(self.ledger_path)
+        """What was done. A ledger that was cut is refused."""
+        return tail.checked(self.ledger_path, self.path / METRICS, self._private(TAIL))
+
+    def keep_tail(self, digest: str) -> None:
+        """Keep the hash of the ledger's last line in a second place."""
+        tail.keep(self._private(TAIL), digest)
 
     def metrics(self, record: dict[str, Any]) -> None:
         """Append an epoch to the metrics; what depends on data or iterates goes to private/."""
@@ -205,12 +210,15 @@ class Run:
         """What the run goes on from; if it cannot go on, why not."""
         if self.has_checkpoint:
             return checkpoint.load(self._private(CHECKPOINT))
-        found = b"\n" in content(self.ledger_path) and self.ledger().tuned
+        written = b"\n" in content(self.ledger_path)
+        if not written and (self._private(TAIL).exists() or (self.path / METRICS).exists()):
+            raise InputError(f"{self.ledger_path}: is empty, and the run has begun; restore it")
+        found = written and self.ledger().tuned
         if found and not found.chosen:
             raise InputError(
                 f"{self.path}: is an interrupted tune; dpdt tune --resume {self.path} goes on"
             )
-        if b"\n" not in content(self.ledger_path) or not (ledger := self.ledger()).runs:
+        if not written or not (ledger := self.ledger()).runs:
             raise InputError(_unspent(self.path))
         if ledger.closed:
             raise InputError(f"{self.path}: has no checkpoint, since the run was finished")
@@ -283,18 +291,3 @@ def _unspent(path: str | Path) -> str:
         f"{path}: stopped before its first step, so nothing was spent and nothing can be gone on "
         "with; remove it and start the run again"
     )
-
-
-def default_path(name: str) -> Path:
-    """runs/<name>-<time>, numbered if a run started in the same second."""
-    stem = f"{Path(name).stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    path, number = Path("runs") / stem, 1
-    while path.exists():
-        number += 1
-        path = Path("runs") / f"{stem}-{number}"
-    return path
-
-
-def is_run(path: str | Path) -> bool:
-    """Whether this is the folder of a run."""
-    return (Path(path) / LEDGER).is_file()

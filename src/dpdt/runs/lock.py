@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,8 +28,11 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 @contextmanager
-def holding(folder: Path, path: Path) -> Iterator[None]:
-    """Hold the lock of a folder, whose file is `path`, or say that another process does."""
+def holding(folder: Path, path: Path, names: Iterable[str]) -> Iterator[None]:
+    """Hold the lock of a folder, whose file is `path`, or say that another process does.
+
+    What a crash has left of files of these names, or beside the lock, is removed.
+    """
     file = _open(folder, path)
     _HELD.add(file)
     try:
@@ -43,7 +46,8 @@ def holding(folder: Path, path: Path) -> Iterator[None]:
             raise InputError(
                 f"{path}: cannot be locked ({error.strerror}); keep runs where files can be"
             ) from None
-        for part in (*folder.glob(f"*{PART}"), *path.parent.glob(f"*{PART}")):
+        left = (folder / (name + PART) for name in names)
+        for part in (*left, *path.parent.glob(f"*{PART}")):
             with suppress(OSError):
                 part.unlink()
         yield

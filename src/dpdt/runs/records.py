@@ -9,13 +9,20 @@ from typing import Any
 
 from dpdt.errors import InputError
 from dpdt.files import append
+from dpdt.reading import opened
+
+MOST = 1 << 30  # bytes of a file of records
 
 
 def read(path: Path) -> dict[str, Any]:
+    """The record in a file, which somebody else may have made."""
+    text = content(path)
     try:
-        record: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(record, dict):
+        raise InputError(f"{path}: cannot be read (it holds no table)")
     return record
 
 
@@ -30,14 +37,19 @@ def lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     for line in content(path).splitlines(keepends=True):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if line.endswith(b"\n") and isinstance(record, dict) and "step" in record:
             yield line, record
 
 
 def content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    """The bytes of a plain file that is not too large for what runs write."""
+    with opened(path) as file:
+        try:
+            found = file.read(MOST + 1)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(found) > MOST:
+        raise InputError(f"{path}: is larger than {MOST:,} bytes, too large for what it should be")
+    return found

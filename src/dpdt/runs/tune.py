@@ -23,10 +23,10 @@ from dpdt.config import Config, load
 from dpdt.errors import InputError
 from dpdt.files import replacing, sync_folder, write_atomically
 from dpdt.ledger import Ledger, text_of
-from dpdt.runs import CHECKPOINT, CONFIG, LOCK, METRICS, Run
+from dpdt.runs import CHECKPOINT, CHOSEN, CONFIG, LOCK, METRICS, Run
 from dpdt.runs.records import read
 
-CHOSEN, COINS, CANDIDATES, RUNS = "tune.json", "coins.json", "candidates", "runs"
+COINS, CANDIDATES, RUNS = "coins.json", "candidates", "runs"
 NOTE = """\
 # The run that a tune has chosen. Its privacy.epsilon is the share of one run, which set the noise.
 # The result guarantees the ε of the whole tune: dpdt account says it, from the ledger.
@@ -102,7 +102,9 @@ class Tune:
         write_atomically(self.run.path / CONFIG, (NOTE + config).encode())
         write_atomically(self.run.path / METRICS, (best.path / METRICS).read_bytes())
         write_atomically(self.run.path / CHOSEN, json.dumps(record, indent=2).encode())
-        write_atomically(self.run.ledger_path, text_of(ledger).encode())
+        text = text_of(ledger)
+        self.run.keep_tail(json.loads(text.splitlines()[-1])["hash"])
+        write_atomically(self.run.ledger_path, text.encode())
 
     def chosen(self) -> dict[str, Any]:
         """Which setting was chosen, and its score."""

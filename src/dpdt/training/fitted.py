@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass
 from decimal import ROUND_CEILING
 from html import escape
@@ -68,7 +69,9 @@ class Fitted:
             )
         run = Run.create(Path(folder), configured(self._training, self.judge))
         with run.locked():
-            write_atomically(run.ledger_path, text_of(self._ledger).encode())
+            text = text_of(self._ledger)
+            write_atomically(run.ledger_path, text.encode())
+            run.keep_tail(json.loads(text.splitlines()[-1])["hash"])
             for record in self.history:
                 run.metrics({"epsilon": None, "claimed": None, **record})
             run.save_model(self.model)

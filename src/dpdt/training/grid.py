@@ -15,7 +15,8 @@ from dpdt import data, models
 from dpdt.config import Config
 from dpdt.data import Examples
 from dpdt.errors import InputError
-from dpdt.runs import Run, is_run
+from dpdt.runs import Run
+from dpdt.runs.place import is_run
 from dpdt.training import pool
 from dpdt.training.run import load, run
 

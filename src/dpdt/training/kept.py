@@ -76,6 +76,7 @@ def keeping(
         yield recorder
         if folder is not None:
             folder.save_model(step.whole)
+            folder.keep_tail(step.writer.tail)
             training = step.plan.training
             if found := training.method.findings(step.engine, training.privacy.delta):
                 folder.write_findings(found)

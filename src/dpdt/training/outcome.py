@@ -81,6 +81,7 @@ class Outcome:
         training = step.plan.training
         if self.shown:
             folder.save_model(model)
+        folder.keep_tail(step.writer.tail)
         if found := training.method.findings(step.engine, training.privacy.delta):
             folder.write_findings(found)
         if self.finished:

@@ -85,6 +85,7 @@ class Recorder:
                     "seconds": self.seconds,
                 }
             )
+            self.folder.keep_tail(self.step.writer.tail)
         self.pace.taken(self.step.engine.steps, began)
 
     def resume(self, state: dict[str, Any] | None, fork: str | None = None) -> None:

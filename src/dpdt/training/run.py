@@ -260,7 +260,7 @@ def _begin(
     held: ExitStack,
 ) -> Run:
     """The folder of a new run, which others can see before this one looks at them."""
-    folder = Run.create(path, config)
+    folder = Run.create(path, config, tuned=step.writer.ledger.tuned is not None)
     held.enter_context(folder.locked())
     with undone(folder), ExitStack() as failing:
         failing.callback(step.writer.pause)

@@ -33,7 +33,8 @@ from dpdt.errors import ArgumentError, InputError
 from dpdt.ledger import Ledger
 from dpdt.ledger.lines import LONGEST, told
 from dpdt.noise import Randomness
-from dpdt.runs import Run, is_run
+from dpdt.runs import Run
+from dpdt.runs.place import is_run
 from dpdt.runs.plan import undone
 from dpdt.runs.tune import Tune, opened
 from dpdt.training.candidates import Candidate, planned
