@@ -3102,7 +3102,7 @@ PLANS = [
     Mutation(
         "methods/plan.py",
         "examples may be absent where they are replaced",
-        'if absent is not None and header.relation != "add-remove":',
+        'if absent is not None and header.relation == "replace-one":',
         "if False:",
         (CANARIES,),
     ),
@@ -3122,8 +3122,8 @@ PLANS = [
     ),
     Mutation(
         "methods/dpdt/checks.py",
-        "a fixed partition under add-remove",
-        '            not poisson and privacy.relation == "add-remove",',
+        "a fixed partition under zero-out",
+        '            not poisson and privacy.relation not in (None, "replace-one"),',
         "            False,",
         (CONFIG,),
     ),
@@ -3189,8 +3189,8 @@ ACCOUNTING = [
     Mutation(
         "accounting/several.py",
         "runs that replace are accounted with those that add as adding",
-        'relation = "add-remove" if added else "replace-one"',
-        'relation = "add-remove"',
+        'relation = max(relations, key=RELATIONS.index, default="zero-out")',
+        'relation = "zero-out"',
         (SEVERAL,),
     ),
     Mutation(
@@ -3412,7 +3412,7 @@ ACCOUNTING = [
     ),
     Mutation(
         "accounting/cost.py",
-        "Poisson: replace-one is accounted as add-remove",
+        "Poisson: replace-one is accounted as zero-out",
         "NeighboringRelation.REPLACE_ONE",
         "NeighboringRelation.ADD_OR_REMOVE_ONE",
         (POISSON,),

@@ -50,7 +50,7 @@ def test_eight_lines_of_python(tmp_path):
     assert done.returncode == 0, done.stderr
     accuracy, epsilon, *_ = done.stdout.splitlines()
     assert float(accuracy) > 0.9
-    assert re.match(r"ε ≤ 8 +proven +composition · add or remove one example", epsilon)
+    assert re.match(r"ε ≤ 8 +proven +composition · blank out one example", epsilon)
 
 
 def test_it_fits_on_a_screen():

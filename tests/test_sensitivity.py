@@ -357,7 +357,7 @@ def test_one_record_moves_the_mean_by_no_more_than_is_accounted(case):
         warnings.simplefilter("ignore")
         step, loader = prepared(case, (x, y))
         header = step.plan.header
-        if header.relation == "add-remove":
+        if header.relation == "zero-out":
             absent = np.zeros(len(x), dtype=bool)
             absent[target] = True
             twin, other = prepared(case, (x, y), absent)

@@ -115,7 +115,7 @@ def test_rounding_adds_to_the_sensitivity():
 
 @pytest.mark.parametrize(
     ("per_example", "relation", "as_clip"),
-    [(True, "add-remove", 4.0), (True, "replace-one", 4.0), (False, "add-remove", 2.0)],
+    [(True, "zero-out", 4.0), (True, "replace-one", 4.0), (False, "zero-out", 2.0)],
 )
 @pytest.mark.parametrize("noise", [0.4, 1e-3])
 def test_rounding_under_poisson_sampling(per_example, relation, as_clip, noise):
@@ -145,7 +145,7 @@ def test_steps_taken_again_add_up_where_they_stand_in_the_plan():
 
 
 def test_steps_taken_again_under_poisson_sampling():
-    options = {"memory": "none", "sampling": "poisson", "rate": 0.04, "relation": "add-remove"}
+    options = {"memory": "none", "sampling": "poisson", "rate": 0.04, "relation": "zero-out"}
     run = ledger([(1.0, 1.0, 10)], **options)
     run.append(run.runs[0].setting, 3, start=4)
     whole = ledger([(1.0, 1.0, 13)], **options)
@@ -164,13 +164,13 @@ def test_poisson_sampling(multiplier, rate, steps, epsilon, per_example):
         [(1.0, noise, steps)],
         memory="none",
         sampling="poisson",
-        relation="add-remove",
+        relation="zero-out",
         rate=rate,
         per_example=per_example,
     )
     privacy = account(run, 1e-5)
     assert privacy.proven.epsilon == pytest.approx(epsilon, abs=1e-3)
-    assert privacy.relation == "add-remove"
+    assert privacy.relation == "zero-out"
     assert privacy.proven.mu is None
 
 

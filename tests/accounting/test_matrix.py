@@ -158,7 +158,7 @@ class TestGroups:
     def test_at_rate_one_it_is_a_gaussian_mechanism(self):
         found = replace(self.grouped([(1.0, 0.375, 50)]).header, rate=1.0)
         sure = Ledger(found, self.grouped([(1.0, 0.375, 50)]).runs)
-        assert cost_of(sure, "add-remove").mu == pytest.approx(math.sqrt(10) / 1.5)
+        assert cost_of(sure, "zero-out").mu == pytest.approx(math.sqrt(10) / 1.5)
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,11 @@ def test_equal_poisson_runs_are_one_long_run():
     assert together.epsilon == pytest.approx(6.769, abs=1e-2)  # docs: noise 1.5, q 0.04, T 2250
 
 
-@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
 def test_partitions_and_poisson_sampling_are_one_distribution(relation):
     runs = [one_contribution(1.5, 300, relation=relation), one_contribution(1.0, 80, rate=0.01)]
     gaussian = one_contribution(9.0, 4, rate=1.0)  # μ = 2/9, twice that if one is replaced
-    names = {"add-remove": "ADD_OR_REMOVE_ONE", "replace-one": "REPLACE_ONE"}
+    names = {"zero-out": "ADD_OR_REMOVE_ONE", "replace-one": "REPLACE_ONE"}
     expected = PLDAccountant(NeighboringRelation[names[relation]], GRID)
     expected.compose(PoissonSampledDpEvent(0.04, GaussianDpEvent(1.5)), 300)
     expected.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)), 80)
@@ -101,7 +101,7 @@ def test_shared_auxiliaries_are_replaced_without_sampling():
     """Their absent example does not contribute 0, as dp-accounting's relation takes it to."""
     shared, partition = closed(poisson([(1.0, 5.0, 50)])), closed(ledger([(1.0, 5.0, 50)]))
     mu = math.sqrt(50) * 2 / 4 / 5.0
-    assert account_together([shared], DELTA).relation == "add-remove"
+    assert account_together([shared], DELTA).relation == "zero-out"
     found = account_together([shared, partition], DELTA)
     assert found.epsilon == pytest.approx(epsilon_of(math.sqrt(2) * mu, DELTA), rel=1e-12)
 
@@ -181,7 +181,7 @@ RUNS = st.one_of(
         lambda noise, rate, relation: one_contribution(noise, 20, rate=rate, relation=relation),
         st.sampled_from([1.0, 4.0]),
         st.sampled_from([0.04, 1.0]),
-        st.sampled_from(["add-remove", "replace-one"]),
+        st.sampled_from(["zero-out", "replace-one"]),
     ),
     st.builds(lambda noise: closed(poisson([(1.0, noise, 20)])), st.sampled_from([1.0, 4.0])),
 )

@@ -57,7 +57,7 @@ class TestSupport:
         [
             ({"memory": "auxiliary"}, "not accounted with memory auxiliary"),
             ({"unit": "shard"}, "the unit is shard"),
-            ({"relation": "replace-one"}, "only add-remove is accounted"),
+            ({"relation": "replace-one"}, "replace-one is not accounted"),
         ],
     )
     def test_composition_under_poisson_sampling(self, change, reason):

@@ -19,7 +19,7 @@ from dpdt.ledger import Planned, Tuned
 DELTA = 1e-5
 
 
-def bound(cost, runs, relation="add-remove", delta=DELTA):
+def bound(cost, runs, relation="zero-out", delta=DELTA):
     return Cost(tunes=(Tune(runs=runs, costs=(cost,)),)).epsilon(relation, delta)
 
 
@@ -95,7 +95,7 @@ def test_a_rare_result_that_is_always_kept_is_as_dear_as_the_bound_says(runs):
 def test_more_runs_cost_more_and_one_costs_what_it_does_by_itself():
     found = [bound(Cost(mu=0.5), runs) for runs in (1e-6, 1.0, 3.0, 10.0, 30.0)]
     assert found == sorted(found)
-    alone = Cost(mu=0.5).epsilon("add-remove", DELTA)
+    alone = Cost(mu=0.5).epsilon("zero-out", DELTA)
     assert alone <= found[0] <= 1.15 * alone
 
 
@@ -130,7 +130,7 @@ def test_sampling_never_counts_more_than_none_and_is_left_out_where_it_is_hopele
 def test_the_dearest_setting_counts():
     dear, cheap = Cost(mu=1.0), Cost(steps=((0.1, 0.1, 10),), everyone=math.sqrt(0.1))
     both = Tune(runs=5.0, costs=(cheap, dear))
-    assert Cost(tunes=(both,)).epsilon("add-remove", DELTA) == bound(dear, 5.0)
+    assert Cost(tunes=(both,)).epsilon("zero-out", DELTA) == bound(dear, 5.0)
     assert bound(cheap, 5.0) < bound(dear, 5.0)
 
 
@@ -142,10 +142,10 @@ def test_costs_without_noise_are_infinite():
 
 def test_a_tune_and_other_runs_add_up():
     tune, run = Cost(tunes=(Tune(runs=5.0, costs=(Cost(mu=0.5),)),)), Cost(mu=0.5)
-    one = tune.epsilon("add-remove", DELTA)
-    together = Cost.sum([tune, run]).epsilon("add-remove", DELTA)
-    twice = Cost.sum([tune, tune]).epsilon("add-remove", DELTA)
-    assert one < together < one + 1.2 * run.epsilon("add-remove", DELTA)
+    one = tune.epsilon("zero-out", DELTA)
+    together = Cost.sum([tune, run]).epsilon("zero-out", DELTA)
+    twice = Cost.sum([tune, tune]).epsilon("zero-out", DELTA)
+    assert one < together < one + 1.2 * run.epsilon("zero-out", DELTA)
     assert together < twice < 2 * one
 
 
@@ -231,7 +231,7 @@ def test_other_relations_of_the_total_count_the_candidates_under_it():
     ).ledger()  # fmt: skip
     own = account_together([tuned(sampled)], DELTA)
     both = account_together([tuned(sampled), scaled(partition, 1e6)], DELTA)
-    assert (own.relation, both.relation) == ("add-remove", "replace-one")
+    assert (own.relation, both.relation) == ("zero-out", "replace-one")
     assert both.epsilon > 1.1 * own.epsilon  # and the other run costs next to nothing
 
 

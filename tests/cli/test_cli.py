@@ -278,7 +278,7 @@ def test_what_calibrate_prints_keeps_a_run_by_the_rule_what_it_is(tmp_path):
     pasted = "[method]\n" + told.stdout.split("\n", 1)[1] + file.read_text()
     file.write_text(pasted)
     privacy = json.loads(dpdt("account", str(file), "--json", cwd=tmp_path).stdout)
-    assert privacy["relation"] == "add-remove"
+    assert privacy["relation"] == "zero-out"
     assert 2.99 < privacy["proven"]["epsilon"] <= 3.0
 
 

@@ -54,7 +54,7 @@ def test_all_methods_are_judged_under_one_relation(compared):
     for result in (folder / "c").glob("*/result.json"):
         privacy = json.loads(result.read_text())["privacy"]
         if not result.parent.name.startswith("plain"):
-            assert (privacy["unit"], privacy["relation"]) == ("example", "add-remove")
+            assert (privacy["unit"], privacy["relation"]) == ("example", "zero-out")
 
 
 def test_what_depends_on_votes_is_kept_private(compared):
@@ -154,5 +154,5 @@ def test_the_small_cifar10_is_compared_without_switches(tmp_path, monkeypatch):
     ]
     done = CliRunner().invoke(cli, arguments, standalone_mode=False)
     assert done.exception is None, done.exception
-    assert "dpdt replace one, dpsgd add or remove one" in done.output  # which is not the same
+    assert "dpdt replace one, dpsgd blank out one" in done.output  # which is not the same
     assert (tmp_path / "c" / "trade-off.png").is_file()

@@ -121,7 +121,13 @@ def test_keywords_of_the_python_interface_are_checked_alike():
 
 
 def test_relations_follow_from_sampling():
-    refused("with a fixed partition it is replace-one", *FIXED, "privacy.relation=add-remove")
+    refused("with a fixed partition it is replace-one", *FIXED, "privacy.relation=zero-out")
+    nominal = "privacy.examples=1500"
+    refused("it needs privacy.examples", "privacy.relation=add-remove")
+    refused("is for the relation 'add-remove'", nominal, "privacy.relation=zero-out")
+    refused("is for the relation 'add-remove'", nominal, "privacy.relation=replace-one")
+    refused("deals examples by their number", nominal, *FIXED)
+    refused("deals examples by their number", nominal, "method.sampling=cyclic-poisson")
     refused(
         "replace-one under poisson sampling needs",
         "method.sampling=poisson",

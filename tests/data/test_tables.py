@@ -314,7 +314,7 @@ def test_rows_may_move_where_one_is_added_or_nothing_is_promised(tmp_path):
     columns = "data.columns={age=[0,100],income=['low','high']}"
     base = ("data.target=income", columns, "data.missing=drop")
     plan = config.plan_of(config.load(path, (*base, "method.noise=1", "train.batch_size=10")))
-    assert plan.header.relation == "add-remove"
+    assert plan.header.relation == "zero-out"
     assert config.load(path, base, "plain").method.name == "plain"
 
 

@@ -457,7 +457,7 @@ def test_an_empty_batch_is_a_step_like_any_other(name):
 
 @private_row
 def test_where_nobody_takes_part_there_is_noise_all_the_same(name):
-    if relation(name) != "add-remove":
+    if relation(name) != "zero-out":
         with pytest.raises(InputError, match="where examples are replaced, none can be absent"):
             begin(name, absent=np.ones(EXAMPLES, dtype=bool))
         return
@@ -480,7 +480,7 @@ def test_a_record_that_is_not_finite_counts_as_nothing(name, value):
     if value == 1e38 or not kind(name).takes_pulls:  # clipped; a teacher that has one vote still
         return
     assert nonfinite > 0
-    if step.plan.header.relation == "add-remove":
+    if step.plan.header.relation == "zero-out":
         without, _ = ended(name, data=(x, Y), absent=np.arange(EXAMPLES) == 3, **SEED)
         torch.testing.assert_close(weights(model), weights(without), rtol=1e-5, atol=1e-6)
         finite, _ = ended(name, **SEED)  # the record that it could have been does count

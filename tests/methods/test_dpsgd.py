@@ -237,7 +237,7 @@ def test_it_is_accounted_by_privacy_loss_distributions():
     reference = PLDAccountant().compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.2)), 30)
     privacy = step.privacy()
     assert privacy.epsilon == pytest.approx(reference.get_epsilon(1e-5), rel=1e-3)
-    assert (privacy.relation, privacy.unit) == ("add-remove", "example")
+    assert (privacy.relation, privacy.unit) == ("zero-out", "example")
     assert [g.accountant for g in privacy.guarantees if g.applies] == ["composition"]
 
 
@@ -270,7 +270,7 @@ def test_state_continues_bit_for_bit(make, number, monkeypatch):
 
 def test_to_replace_an_example_is_refused():
     options = {"noise": 1.0, "relation": "replace-one", "batch_size": 10}
-    with pytest.raises(InputError, match=r"privacy.relation: dpsgd is accounted under add-remove"):
+    with pytest.raises(InputError, match=r"privacy.relation: dpsgd is accounted under zero-out"):
         train(model(), examples(), method="dpsgd", **options)
 
 

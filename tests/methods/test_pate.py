@@ -41,7 +41,7 @@ def test_a_student_learns_from_the_teachers():
     result = train(linear(), DATA, test=test, noise=0.1, **OPTIONS)
     assert result.history[-1]["accuracy"] > 0.9
     assert math.isfinite(result.privacy.epsilon)
-    assert result.privacy.relation == "add-remove"
+    assert result.privacy.relation == "zero-out"
 
 
 def test_teachers_after_a_resume_grow_from_the_start_of_those_before():

@@ -155,7 +155,7 @@ def test_a_whole_run_has_a_guarantee(tmp_path):
     assert header.rate == pytest.approx(3 * 240 / header.examples)
     proven = dpdt.account(ledger, 1e-5).proven
     assert proven.epsilon <= 4.0
-    assert proven.relation == "add-remove"
+    assert proven.relation == "zero-out"
 
 
 def test_an_example_takes_part_at_its_turns_alone():

@@ -16,7 +16,8 @@ Which steps a record influences depends on what auxiliaries remember:
 
 Under Poisson sampling a step is a subsampled Gaussian mechanism with noise multiplier 1/μ_t. If
 every example is its own contribution, C/K stands for 2C/K, since removing the example moves the sum
-by C. The step is accounted by the privacy-loss distributions of dp-accounting under add/remove.
+by C. The step is accounted by the privacy-loss distributions of dp-accounting under add/remove, which is
+zero-out, or add-remove where the number of examples is private: an absent example adds 0.
 Where every example is its own contribution, replace-one holds too: dp-accounting's relation of that
 name takes an absent example to contribute 0, which is then true. Where the rate is 1, all take part
 in every step, and a step is a Gaussian mechanism again: μ_t² add up, and no distribution is needed.
@@ -77,6 +78,9 @@ class Composition:
         self.coarse = coarse
 
     def unsupported(self, header: Header) -> str | None:
+        dealt = header.sampling != "poisson" or header.groups > 1
+        if dealt and header.relation == "add-remove":
+            return "examples are dealt by their number, which add-remove takes to be private"
         if header.sampling != "poisson":
             return None
         if header.memory == "auxiliary":
@@ -87,14 +91,14 @@ class Composition:
         if header.unit != "example":
             return f"Poisson sampling protects single examples; the unit is {header.unit}"
         if header.relation == "replace-one" and not header.per_example:
-            return "under Poisson sampling of shared auxiliaries only add-remove is accounted"
+            return "under Poisson sampling of shared auxiliaries replace-one is not accounted"
         if len(header.coefficients) > header.groups:
             return (
                 f"noise of {len(header.coefficients)} bands needs as many groups of examples that "
                 f"take turns; this run has {header.groups}"
             )
         if header.relation == "replace-one" and header.groups > 1:
-            return "where groups of examples take turns only add-remove is accounted"
+            return "where groups of examples take turns replace-one is not accounted"
         return None
 
     def conditions(self, ledger: Ledger) -> tuple[Condition, ...]:

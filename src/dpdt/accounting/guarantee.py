@@ -10,7 +10,11 @@ from typing import Any, Protocol
 from dpdt.accounting.notebook import as_html
 from dpdt.ledger import Header, Ledger
 
-RELATIONS = {"replace-one": "replace one", "add-remove": "add or remove one"}
+RELATIONS = {
+    "replace-one": "replace one",
+    "zero-out": "blank out one",
+    "add-remove": "add or remove one",
+}
 NOT_CLOSED = "not closed    the ledger has no end: later steps than these {steps} would cost more"
 NOT_ENDED = "not closed    the tune has not ended; its ε is counted as a whole all the same"
 INFINITE = "the bound is infinite, as it is without noise"
@@ -34,7 +38,7 @@ class Guarantee:
     delta: float
     mu: float | None
     unit: str  # example | shard | user
-    relation: str  # replace-one | add-remove
+    relation: str  # replace-one | zero-out | add-remove
     observer: str  # what the adversary sees: "last iterate" | "all iterates"
     conditions: tuple[Condition, ...] = ()
 

@@ -5,7 +5,9 @@ One number needs one unit and one relation, in which every run guarantees someth
     unit       that of the runs if they agree, else an example. A shard or a user covers the
                examples in it, so its μ bounds theirs. The reverse does not hold. Shards of two
                runs are not the same shards.
-    relation   add-remove if all runs are accounted so, else replace-one (`composition.cost_of`).
+    relation   that of the runs if they agree. What holds where the number of examples is private
+               holds where it is public, so zero-out if some runs have the one and some the other.
+               Else replace-one (`composition.cost_of`).
 
 A run counts with all of its iterates (composition). If its ledger is closed and a bound on the last
 iterate holds, the smaller of the two counts: that bound is a μ too, and μ² add up. Later runs may
@@ -30,6 +32,7 @@ from dpdt.ledger import Ledger
 LAST_ITERATE = (HiddenStateConvex(), HiddenStateContraction())
 
 
+RELATIONS = ("add-remove", "zero-out", "replace-one")  # what holds in one is known in those after
 COPIED = "a copy of the tune ended otherwise, and both have the same secret coins"
 
 
@@ -82,8 +85,8 @@ def together(ledgers: Sequence[Ledger], delta: float) -> Total:
     kept = [ledger for ledger, epsilon in zip(ledgers, each, strict=True) if epsilon < math.inf]
     headers = [ledger.header for ledger in kept or ledgers]
     units = tuple(sorted({header.unit for header in headers}))
-    added = all(header.relation == "add-remove" for header in headers)
-    relation = "add-remove" if added else "replace-one"
+    relations = (header.relation for header in headers)
+    relation = max(relations, key=RELATIONS.index, default="zero-out")
     costs = (_cheapest(ledger, relation, delta) for ledger in kept)
     cost = Cost.sum(found for found in costs if found is not None)
     return Total(

@@ -36,7 +36,8 @@ class Options(TypedDict, total=False):
     epsilon: float | None
     accountant: Literal["composition", "hidden-state-convex", "hidden-state-contraction"]
     unit: Literal["example", "shard", "user"]
-    relation: Literal["replace-one", "add-remove"] | None
+    relation: Literal["replace-one", "zero-out", "add-remove"] | None
+    examples: int | None
     release: Literal["all", "last"]
     dataset: str | None
     noise_seed: int | None

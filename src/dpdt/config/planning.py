@@ -19,7 +19,7 @@ def problem_of(config: Config) -> Problem:
     has_bias = any(p.name.split(".")[-1] == "bias" for p in parameters)
     usual = models.task(config.model, facts).name == "classification"
     return Problem(
-        examples=facts.examples,
+        examples=config.privacy.examples or facts.examples,
         parameters=parameters,
         bounds=models.bounds(config.model) if usual and facts.in_memory else None,
         public=config.data.public,

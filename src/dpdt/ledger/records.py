@@ -11,7 +11,7 @@ KNOWN = {
     "memory": ("auxiliary", "shared", "none"),
     "sampling": ("partition", "poisson"),
     "unit": ("example", "shard", "user"),
-    "relation": ("replace-one", "add-remove"),
+    "relation": ("replace-one", "zero-out", "add-remove"),
     "preconditioner": ("identity", "rmsprop", "adam", "public"),
     "regularizer": ("none", "l2", "l1"),
     "release": ("all", "last"),
@@ -49,13 +49,13 @@ class Header:
     """What does not change during a run."""
 
     method: str
-    examples: int
+    examples: int  # n; under add-remove a declared nominal number instead
     auxiliaries: int  # K, also the constant that sums are divided by
     batches: int  # M, steps in an epoch
     memory: str  # auxiliary | shared | none
     sampling: str  # partition | poisson
     unit: str  # example | shard | user
-    relation: str  # replace-one | add-remove
+    relation: str  # replace-one | zero-out | add-remove
     blocks: tuple[Block, ...]
     per_example: bool = False  # every contribution belongs to one example, by construction
     rate: float = 1.0  # the probability that an example joins a mini-batch of its group (poisson)

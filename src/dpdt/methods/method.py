@@ -94,9 +94,9 @@ class Method:
                 f"privacy.unit: {self.name} protects single examples here, found {privacy.unit!r}",
             ),
             (
-                privacy.relation not in (None, "add-remove"),
-                f"privacy.relation: {self.name} is accounted under add-remove, "
-                f"found {privacy.relation!r}",
+                privacy.relation == "replace-one",
+                f"privacy.relation: {self.name} is accounted under zero-out, or under add-remove "
+                f"with privacy.examples, found {privacy.relation!r}",
             ),
             (
                 privacy.accountant != "composition",
@@ -105,8 +105,17 @@ class Method:
         )
 
     def relation(self, privacy: PrivacySettings) -> str:
-        """Which data sets are neighbours: as asked for, else as the method's sampling allows."""
-        return privacy.relation or "add-remove"
+        """Return which data sets are neighbours.
+
+        Where an example takes part by a coin of its own, it may be blanked out in its place. The
+        number of examples is then public, unless a nominal number stands for it.
+        """
+        return "add-remove" if privacy.examples else privacy.relation or "zero-out"
+
+    @property
+    def hides_number(self) -> bool:
+        """Tell whether the number of examples may be private, with a nominal one in its place."""
+        return False
 
     def settled(self, problem: Problem, train: TrainSettings) -> Method:
         """The method with every choice made that waits for the problem."""
@@ -143,7 +152,25 @@ class Training:
 
     def __post_init__(self) -> None:
         missing = self.method.noise is None and self.privacy.epsilon is None
+        examples, relation = self.privacy.examples, self.privacy.relation
         refuse(
+            (
+                relation == "add-remove" and examples is None,
+                "privacy.relation: under 'add-remove' the number of examples is private, so it "
+                "needs privacy.examples, a nominal number that does not depend on the data; where "
+                "the number is public, give 'zero-out'",
+            ),
+            (
+                examples is not None and relation not in (None, "add-remove"),
+                f"privacy.examples: is for the relation 'add-remove', found {relation!r}; leave "
+                "one of them out",
+            ),
+            (
+                examples is not None and not self.method.hides_number,
+                f"privacy.examples: {self.method.name} deals examples by their number here, which "
+                "is public then; leave it out, or use a method with Poisson sampling "
+                "(sampling = 'poisson')",
+            ),
             (
                 self.method.private and missing,
                 "method.noise: missing; give it, or a target privacy.epsilon to calibrate it for",

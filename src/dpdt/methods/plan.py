@@ -32,6 +32,7 @@ from dpdt.noise import Randomness
 from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
 
 ROUGHLY = 0.005  # how near ε must come to its target where numbers of bands are compared
+SURPLUS = 4  # how many times the nominal number of examples there may be
 LEAST, MOST = 1e-100, 1e100  # numbers whose squares float64 can hold
 
 
@@ -124,17 +125,31 @@ class Plan:
         *,
         source: Randomness,
         users: Sequence[Any] | None,
+        examples: int,
         absent: np.ndarray | None = None,
     ) -> Sampler:
-        """Who is in which mini-batch and auxiliary. Examples that are `absent` never take part."""
+        """Return who is in which mini-batch and auxiliary.
+
+        Args:
+            source: of secret coins.
+            users: the owner of each example, where users are the unit.
+            examples: the true number of examples. Where it is private, only coins depend on it.
+            absent: examples that never take part.
+        """
         header, seed = self.header, self.training.train.seed
-        if absent is not None and header.relation != "add-remove":
+        if examples > most_examples(header):
+            raise InputError(
+                f"privacy.examples: there may be up to {SURPLUS} times as many examples as the "
+                f"nominal number, found {header.examples} and more than {most_examples(header)} "
+                "examples; declare a larger number"
+            )
+        if absent is not None and header.relation == "replace-one":
             raise InputError("absent: where examples are replaced, none can be absent")
         if self.shards is not None:
-            return Shards(examples=header.examples, shards=self.shards, seed=seed, absent=absent)
+            return Shards(examples=examples, shards=self.shards, seed=seed, absent=absent)
         if header.sampling == "poisson":
             return PoissonSampler(
-                examples=header.examples,
+                examples=examples,
                 rate=header.rate,
                 auxiliaries=header.auxiliaries,
                 per_example=header.per_example,
@@ -144,7 +159,7 @@ class Plan:
                 seed=seed,
             )
         return Partition(
-            examples=header.examples,
+            examples=examples,
             batches=header.batches,
             auxiliaries=header.auxiliaries,
             seed=seed,
@@ -152,6 +167,11 @@ class Plan:
             users=users,
             divisible=not self.training.method.private,
         )
+
+
+def most_examples(header: Header) -> int:
+    """Return how many examples a run may have: n, or some times the nominal number."""
+    return header.examples * (SURPLUS if header.relation == "add-remove" else 1)
 
 
 @cache
@@ -170,7 +190,7 @@ def _on_lattice(setting: Setting, header: Header) -> Setting:
                 f"method.penalty: the {name.replace('_', ' ')} comes to {getattr(setting, name):g};"
                 f" it must be at most {MOST:g}"
             )
-    terms = header.examples if header.sampling == "poisson" else header.auxiliaries
+    terms = most_examples(header) if header.sampling == "poisson" else header.auxiliaries
     return on_lattice(setting, header.blocks, header.auxiliaries, terms)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Problem:
     """A model, and the number of examples that it is trained on."""
 
-    examples: int
+    examples: int  # or the nominal number that stands for it (privacy.examples)
     parameters: tuple[Parameter, ...]  # what is trained
     bounds: Bounds | None = None  # on gradients, if the model's construction gives any
     public: int = 0  # number of public examples

@@ -9,7 +9,7 @@ from dpdt.fields import AUTO, choice, flag, integer, is_integer, key, or_auto, p
 
 ACCOUNTANTS = ("composition", "hidden-state-convex", "hidden-state-contraction")
 DEVICES = ("auto", "cpu", "cuda", "mps")
-RELATIONS = ("replace-one", "add-remove")
+RELATIONS = ("replace-one", "zero-out", "add-remove")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ class PrivacySettings:
     relation: str | None = key(
         None, f"one of {', '.join(RELATIONS)}", lambda v: v in RELATIONS
     )  # None: the one that the method's sampling allows
+    examples: int | None = integer(None, 1)  # a nominal number, where the true one is private
     release: str = choice("all", ("all", "last"))  # "last": nothing but the last iterate leaves
     dataset: str | None = key(
         None, "a name, which is a text", lambda v: isinstance(v, str) and v != ""

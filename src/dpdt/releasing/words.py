@@ -21,6 +21,7 @@ SEVERAL = {
 }
 RELATIONS = {
     "replace-one": "was replaced by something else",
+    "zero-out": "was in the data or left its place empty",
     "add-remove": "was in the data or not",
 }
 OBSERVERS = {

@@ -79,7 +79,7 @@ def sentences(privacy: Privacy, pairs: Pairs) -> list[str]:
     seen = "sees this model"
     if proven.observer == "all iterates":
         seen += ", and the model after every step too,"
-    if proven.relation == "add-remove":
+    if proven.relation != "replace-one":
         told = [
             f"An attacker who knows everyone else's records and {seen} can tell only so well "
             f"whether {who} was among the training data.",

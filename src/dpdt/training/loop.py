@@ -67,7 +67,8 @@ def _prepared(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
         )
     number = examples_of(world, data, training, local)
-    plan = decide(training, replace(Problem.of(model, data, public, loss), examples=number))
+    shown = training.privacy.examples or number
+    plan = decide(training, replace(Problem.of(model, data, public, loss), examples=shown))
     seen = sample(data)
     why_not = world.gather(earlier.why_not(model, seen))
     refuse_unlike(
@@ -82,7 +83,9 @@ def _prepared(
     if (pulls := given.get("pulls")) is not None:
         learner, data, loss = pulls.plant(learner, data, loss, plan)
     noise, coins = streams(plan, world)
-    sampler = plan.sampler(source=coins, users=users, absent=given.get("absent"))
+    sampler = plan.sampler(
+        source=coins, users=users, examples=number, absent=given.get("absent")
+    )
     if local and users is not None:
         sampler = own_users(world, sampler, users)
     draws = Draws(sampler, coins, (0, 1) if local else (world.rank, world.size))

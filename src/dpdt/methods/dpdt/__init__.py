@@ -119,12 +119,16 @@ class Dpdt(Method):
         """Whether every example is its own auxiliary."""
         return self.auxiliaries == PER_EXAMPLE
 
+    @property
+    def hides_number(self) -> bool:
+        return self.sampling == "poisson"
+
     def check(self, train: TrainSettings, privacy: PrivacySettings) -> None:
         check(self, train, privacy)
 
     def relation(self, privacy: PrivacySettings) -> str:
-        """With a fixed partition replace-one, else as asked for."""
-        return "replace-one" if self.sampling == "partition" else privacy.relation or "add-remove"
+        """With a fixed partition replace-one, else as for any method."""
+        return "replace-one" if self.sampling == "partition" else super().relation(privacy)
 
     def settled(self, problem: Problem, train: TrainSettings) -> Dpdt:
         """The method with its preconditioner, from public inputs where that is possible, and C."""

@@ -97,9 +97,9 @@ def _check_sampling(method: Dpdt, privacy: PrivacySettings) -> None:
             'use sampling = "partition"',
         ),
         (
-            not poisson and privacy.relation == "add-remove",
-            "privacy.relation: with a fixed partition it is replace-one; to add or remove an "
-            "example would re-partition the others, found 'add-remove'",
+            not poisson and privacy.relation not in (None, "replace-one"),
+            "privacy.relation: with a fixed partition it is replace-one, since examples are dealt "
+            f"by their number, found {privacy.relation!r}",
         ),
         (
             poisson and privacy.relation == "replace-one" and not method.per_example,
@@ -112,7 +112,7 @@ def _check_sampling(method: Dpdt, privacy: PrivacySettings) -> None:
         ),
         (
             method.sampling == CYCLIC and privacy.relation == "replace-one",
-            f"privacy.relation: {CYCLIC} sampling is accounted under add-remove, found "
+            f"privacy.relation: {CYCLIC} sampling is accounted under zero-out, found "
             "'replace-one'",
         ),
         (

@@ -35,6 +35,10 @@ class Dpsgd(Method):
 
     takes_optimizer: ClassVar[bool] = True
 
+    @property
+    def hides_number(self) -> bool:
+        return self.sampling == "poisson"
+
     def plan(self, problem: Problem, training: Training) -> Plan:
         blocks = problem.blocks(self.granularity).blocks
         return sampled.plan(
@@ -50,9 +54,9 @@ class Dpsgd(Method):
         refuse(
             *refusals(self.sampling, self.noise_bands, privacy.epsilon),
             (
-                self.sampling == "partition" and privacy.relation == "add-remove",
-                "privacy.relation: with a fixed partition it is replace-one; to add or remove an "
-                "example would re-partition the others, found 'add-remove'",
+                self.sampling == "partition" and privacy.relation not in (None, "replace-one"),
+                "privacy.relation: with a fixed partition it is replace-one, since examples are "
+                f"dealt by their number, found {privacy.relation!r}",
             ),
         )
         if self.sampling == "partition":
@@ -60,8 +64,8 @@ class Dpsgd(Method):
         super().check(train, privacy)
 
     def relation(self, privacy: PrivacySettings) -> str:
-        """With a fixed partition replace-one, else add-remove."""
-        return "replace-one" if self.sampling == "partition" else "add-remove"
+        """With a fixed partition replace-one, else as for any method."""
+        return "replace-one" if self.sampling == "partition" else super().relation(privacy)
 
     def engine(self, job: Job) -> Engine:
         from dpdt.methods.dpsgd.engine import DpsgdEngine

@@ -60,7 +60,7 @@ class Pate(Method):
             memory="auxiliary",
             sampling="partition",
             unit="example",
-            relation="add-remove",
+            relation="zero-out",
             blocks=(
                 Block(name="threshold", kind="other", size=1),
                 Block(name="votes", kind="other", size=1),
