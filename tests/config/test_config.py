@@ -128,6 +128,8 @@ def test_relations_follow_from_sampling():
     refused("is for the relation 'add-remove'", nominal, "privacy.relation=replace-one")
     refused("deals examples by their number", nominal, *FIXED)
     refused("deals examples by their number", nominal, "method.sampling=cyclic-poisson")
+    refused("data.limit: rows are taken by how many", nominal, "data.limit=1000")
+    refused("audit.canaries: are planted by how many", nominal, "audit.canaries=10")
     refused(
         "replace-one under poisson sampling needs",
         "method.sampling=poisson",

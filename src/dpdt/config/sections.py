@@ -89,8 +89,21 @@ class Config(Training):
     audit: AuditSettings = AuditSettings()
 
     def __post_init__(self) -> None:
-        """Refuse a table in which one row replaced would be more than one example replaced."""
+        """Refuse data of which one row more, or another one, would change other examples."""
         super().__post_init__()
+        nominal = self.privacy.examples is not None
+        refuse(
+            (
+                nominal and self.data.limit is not None,
+                "data.limit: rows are taken by how many there are, and with privacy.examples this "
+                "number is private; cut the file yourself",
+            ),
+            (
+                nominal and self.audit.canaries > 0,
+                "audit.canaries: are planted by how many examples there are, and with "
+                "privacy.examples this number is private; audit a run without it",
+            ),
+        )
         one_for_one = self.method.relation(self.privacy) == "replace-one"
         if self.data.table is None or not (self.method.private and one_for_one):
             return

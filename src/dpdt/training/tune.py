@@ -96,6 +96,11 @@ def tune(
             f"{path}: already exists; a tune never overwrites a run, choose a new name"
         )
     refuse_other_metrics(found[0].config)
+    if noise != 0.0 and any(one.config.privacy.examples for one in found):
+        raise InputError(
+            "privacy.examples: the noise on scores follows the number of examples held out, which "
+            "is private too; give held-out examples that are public, --public-score"
+        )
     examples = AtHand()
     number = _held_out(examples, found[0].config)
     noise = math.sqrt(number) / 2.0 if noise is None else noise
