@@ -187,7 +187,7 @@ def test_a_process_that_reads_has_no_noise_and_no_coins():
     with pytest.raises(InputError, match=r"^a run cannot go on in a forked process"):
         next(iter(loader))
     reader = Reader(Restless(), 0)
-    assert set(vars(reader)) == {"data", "seed"}
+    assert set(vars(reader)) == {"data", "seed", "keys"}
     pickle.dumps(reader)
     for secret in (loader, loader.draws):
         with pytest.raises((InputError, TypeError, AttributeError)):

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -70,15 +71,23 @@ class Draws:
 
 
 class Reader:
-    """Reads whole mini-batches of a Dataset; what is sent to other processes."""
+    """Reads whole mini-batches of a Dataset; what is sent to other processes.
 
-    def __init__(self, data: Dataset[Any], seed: int):
-        self.data, self.seed = data, seed
+    `keys` are those of all examples, if they are not the examples' numbers.
+    """
+
+    def __init__(self, data: Dataset[Any], seed: int, keys: np.ndarray | None = None):
+        self.data, self.seed, self.keys = data, seed, keys
+
+    def read(self, numbers: Tensor, step: int) -> Data:
+        """The examples of these numbers, as they are at a step."""
+        keys = None if self.keys is None else self.keys[numbers.numpy()]
+        return read(self.data, numbers, self.seed, step, keys)
 
     def __getitem__(self, task: tuple[Tensor, int]) -> Data | InputError:
         numbers, step = task
         try:
-            return read(self.data, numbers, self.seed, step)
+            return self.read(numbers, step)
         except InputError as error:  # a sentence, which would get lost in a traceback
             return error
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Generator, Iterator
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
 from dpdt.algorithm.places import same_bits
-from dpdt.data.access import read, sample
+from dpdt.data.access import sample
 from dpdt.distributed.world import World
 from dpdt.errors import InputError, Tainted
 from dpdt.noise import Single
@@ -47,6 +48,8 @@ class Loader(Single):
 
     Args:
         seed: public, for Datasets that draw random numbers.
+        keys: of all examples: what is random for an example follows from its own. Unless given,
+            they are the examples' numbers.
         alone: every auxiliary holds one example by construction, and has its number as key.
         fixed: sizes and places are the same whoever takes part (see Batch).
         workers: processes that read ahead, if the data are a Dataset.
@@ -63,13 +66,15 @@ class Loader(Single):
         device: torch.device,
         seed: int = 0,
         augment: Augment | None = None,
+        keys: np.ndarray | None = None,
         alone: bool,
         fixed: bool,
         workers: int = 0,
         world: World,
     ):
         self.data, self.draws, self.batches, self.steps = data, draws, batches, steps
-        self.device, self.seed, self.augment, self.workers = device, seed, augment, workers
+        self.device, self.augment, self.workers = device, augment, workers
+        self.keys, self.reader = keys, Reader(data, seed, keys)
         self.alone, self.fixed = alone, fixed
         self.pinned = device.type == "cuda"  # memory that a GPU reads while the CPU goes on
         self.world = world
@@ -124,9 +129,10 @@ class Loader(Single):
         if not isinstance(self.data, Dataset):
             data = tree_map(lambda t: t[numbers], self.data)  # a copy, in any case
         elif not self.workers:
-            data = read(self.data, numbers, self.seed, step)
+            data = self.reader.read(numbers, step)
         if self.augment is not None and len(indices):
-            data = self.augment(data, indices, step)
+            keys = indices if self.keys is None else self.keys[indices]
+            data = self.augment(data, keys, step)
         return Batch(
             step=step,
             epoch=step // self.batches,
@@ -144,7 +150,7 @@ class Loader(Single):
             return None
         if self._ahead is None:
             tasks = self.draws.tasks(range(step, self.steps), self.draws.used)
-            self._ahead = readers(Reader(self.data, self.seed), tasks, self.workers, self.pinned)
+            self._ahead = readers(self.reader, tasks, self.workers, self.pinned)
             weakref.finalize(self, self._ahead.close)  # it must not die in a cycle: see readers
         try:
             return next(self._ahead)
