@@ -22,10 +22,11 @@ from dpdt.algorithm.rules import Foreign, no_foreign_rules, own_rule
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
 from dpdt.models.networks import bounded_linear
-from dpdt.partition import Partition
+from dpdt.partition import PartitionOfUsers
 from dpdt.training import run as running
 from dpdt.training.grid import _set_aside
 from dpdt.training.run import run
+from dpdt.users import Users
 from tests.numbers import prepare, train, unseen
 
 SMALL = {"epochs": 2, "batch_size": 10}
@@ -727,9 +728,8 @@ class TestIsolation:
 
     def test_how_much_a_user_holds_moves_nobody_else(self):
         def homes(owners):
-            partition = Partition(
-                examples=len(owners), batches=3, auxiliaries=5, users=owners, seed=1
-            )
+            users = Users.of(owners, len(owners))
+            partition = PartitionOfUsers(users=users, batches=3, auxiliaries=5, seed=1)
             return {
                 (owners[i], owners[: i + 1].count(owners[i])): (m, k)
                 for m in range(3)
@@ -751,7 +751,7 @@ class TestIsolation:
         owners = [i % 10 for i in range(40)]
         step, loader = prepare(
             nn.Linear(6, 3), examples(), users=owners, unit="user", auxiliaries=5, noise=1.0,
-            lr=0.1, sampling="partition", batch_size=20, epochs=1,
+            lr=0.1, sampling="partition", batch_size=5, epochs=1,
         )  # fmt: skip
         for batch in loader:
             assert not batch.fixed
@@ -1137,13 +1137,13 @@ class Test13Resume:
 
     def users(self, owners, n=40):
         step, loader = prepare(
-            nn.Linear(6, 3), examples(n), users=owners, unit="user", auxiliaries=5, noise=1.0,
-            lr=0.1, sampling="partition", **SMALL,
+            nn.Linear(6, 3), examples(n), users=owners, unit="user", auxiliaries=3, noise=1.0,
+            lr=0.1, sampling="partition", batch_size=2, epochs=2,
         )  # fmt: skip
         home = {}
         for number in range(step.plan.header.batches):
             indices, sizes = loader.draws.sampler.batch(number)
-            for i, k in zip(indices, np.repeat(np.arange(5), sizes), strict=True):
+            for i, k in zip(indices, np.repeat(np.arange(3), sizes), strict=True):
                 home.setdefault(i, set()).add(int(k))
         assert len(home) == n
         return home
@@ -1170,6 +1170,7 @@ class Test13Resume:
         ("owners", "message"),
         [
             ({i: i % 3 for i in range(40)}, "must be a sequence, one owner for each example"),
+            ("a" * 40, "must be a sequence, one owner for each example"),
             ([[i] for i in range(40)], "owners must be texts, numbers"),
             ([math.nan] * 40, "owners must be texts, numbers"),
             ([1] * 39, "39 owners for 40 examples"),

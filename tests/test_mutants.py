@@ -39,13 +39,14 @@ from dpdt.methods.gep.engine import GepEngine
 from dpdt.models import frozen
 from dpdt.models.networks import BoundedLinear
 from dpdt.noise import Randomness
-from dpdt.partition import Partition, PoissonSampler, owners
+from dpdt.partition import PartitionOfUsers, PoissonSampler
 from dpdt.parts import Products, Rows
 from dpdt.runs import Run
 from dpdt.training import depends, grid
 from dpdt.training import run as running
 from dpdt.training.loop import fit
 from dpdt.training.step import Step
+from dpdt.users import Users
 from tests.numbers import prepare, train, unseen
 
 from .accounting.test_composition import ledger as accounted
@@ -364,7 +365,7 @@ class TestSampling:
 
     def test_what_users_hold_is_not_fixed(self):
         given = {**FIXED, "auxiliaries": 5, "unit": "user", "users": [i % 7 for i in range(40)]}
-        _, loader = prepare(nn.Linear(6, 3), examples(), noise=1.0, **SMALL, **given)
+        _, loader = prepare(nn.Linear(6, 3), examples(), noise=1.0, epochs=2, batch_size=3, **given)
         assert not any(batch.fixed for batch in loader)
         _, loader = prepare(nn.Linear(6, 3), examples(), noise=1.0, **SMALL, **FIXED)
         assert all(batch.fixed for batch in loader)
@@ -379,15 +380,18 @@ class TestSampling:
 
     def test_equal_owners_are_one_whatever_their_type_or_order(self):
         for owner in (1, 1.0, True, np.int64(1), torch.tensor(1)):
-            assert owners([1, owner])[0].tolist() == [0, 0]
+            assert Users.of([1, owner], 2).owner.tolist() == [0, 0]
         for some in ([0, 8], [8, 0], ["a", "b"], ["b", "a"], [1.0, None], [None, 1]):
             both = [frozenset(some), frozenset(reversed(some))]
-            assert owners(both)[0].tolist() == [0, 0]
-        assert owners([1, "1", b"1", (1,), frozenset([1]), None, 1.5])[0].tolist() == [*range(7)]
+            assert Users.of(both, 2).owner.tolist() == [0, 0]
+        several = [1, "1", b"1", (1,), frozenset([1]), None, 1.5]
+        assert Users.of(several, 7).owner.tolist() == [*range(7)]
 
     def test_the_order_of_examples_does_not_decide_where_users_go(self):
         def homes(users):
-            partition = Partition(examples=len(users), batches=1, auxiliaries=3, users=users)
+            partition = PartitionOfUsers(
+                batches=1, auxiliaries=3, users=Users.of(users, len(users))
+            )
             indices, sizes = partition.batch(0)
             home = np.repeat(np.arange(3), sizes)
             return {users[i]: int(k) for i, k in zip(indices, home, strict=True)}
@@ -397,9 +401,8 @@ class TestSampling:
 
     def test_how_much_a_user_holds_moves_no_others_examples(self):
         def cells(users, seed):
-            partition = Partition(
-                examples=len(users), batches=3, auxiliaries=3, users=users, seed=seed
-            )
+            held = Users.of(users, len(users))
+            partition = PartitionOfUsers(users=held, batches=3, auxiliaries=3, seed=seed)
             found = {}
             for m in range(3):
                 indices, sizes = partition.batch(m)
@@ -1365,7 +1368,7 @@ class TestStep:
             two.load_state_dict(one.state_dict())
 
     def test_a_state_of_other_users_is_refused(self):
-        given = {"unit": "user", "auxiliaries": 5}
+        given = {"unit": "user", "auxiliaries": 5, "batch_size": 3}
         one, _ = self.begun(users=[i % 7 for i in range(40)], **given)
         two, _ = self.begun(users=[i // 6 for i in range(40)], **given)
         with pytest.raises(InputError, match="belongs to a run with other users"):

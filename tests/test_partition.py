@@ -8,7 +8,8 @@ from scipy import stats
 
 from dpdt.errors import InputError
 from dpdt.noise import Randomness
-from dpdt.partition import Partition, PoissonSampler
+from dpdt.partition import Partition, PartitionOfUsers, PoissonSampler
+from dpdt.users import Users
 
 
 @given(st.integers(1, 200), st.integers(1, 7), st.integers(1, 12), st.booleans(), st.integers(0, 5))
@@ -48,7 +49,7 @@ def test_the_partition_is_seeded():
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=60), st.integers(1, 5), st.integers(1, 4))
 def test_all_of_a_users_examples_share_an_auxiliary(users, K, M):
-    partition = Partition(examples=len(users), batches=M, auxiliaries=K, users=users)
+    partition = PartitionOfUsers(batches=M, auxiliaries=K, users=Users.of(users, len(users)))
     home, seen = {}, []
     for m in range(M):
         indices, sizes = partition.batch(m)
@@ -63,7 +64,7 @@ def test_users_are_dealt_by_rank_not_by_how_much_they_hold():
     """Where a user goes must not depend on how many examples anyone has."""
 
     def homes(users):
-        partition = Partition(examples=len(users), batches=1, auxiliaries=3, users=users)
+        partition = PartitionOfUsers(batches=1, auxiliaries=3, users=Users.of(users, len(users)))
         indices, sizes = partition.batch(0)
         owner = np.repeat(np.arange(3), sizes)
         return {users[i]: int(k) for i, k in zip(indices, owner, strict=True)}
@@ -72,9 +73,8 @@ def test_users_are_dealt_by_rank_not_by_how_much_they_hold():
 
 
 def test_users_need_one_owner_each():
-    partition = Partition(examples=5, batches=1, auxiliaries=2, users=["a", "b"])
     with pytest.raises(InputError, match="2 owners for 5 examples"):
-        partition.batch(0)
+        Users.of(["a", "b"], 5)
 
 
 def poisson(n=400, rate=0.1, K=7, per_example=False, seed=0):

@@ -20,7 +20,8 @@ CASES = {
     | {"memory": "auxiliary", "auxiliaries": 3, "penalty": (1.0, 2.0, 0.5)},
     "auxiliary per example": FIXED | {"memory": "auxiliary"},
     "auxiliary users": FIXED
-    | {"memory": "auxiliary", "auxiliaries": 4, "unit": "user", "users": USERS},
+    | {"memory": "auxiliary", "auxiliaries": 4, "unit": "user", "users": USERS,
+       "batch_size": 4},
     "shared partition": FIXED | {"memory": "shared", "auxiliaries": 5},
     "shared adam": FIXED | {"memory": "shared", "auxiliaries": 5, "preconditioner": "adam"},
     "shared per example": POISSON | {"memory": "shared", "averaging": 0.5},
@@ -157,7 +158,7 @@ def contributions(name, data, kind="deep"):
 
     found = []
 
-    def spy(total, *, divisor, noise, spacing, source):
+    def spy(total, *, divisor, spacing, **_):
         s = torch.as_tensor(spacing, dtype=torch.float64)
         mean = total / divisor
         found.append(torch.where(s > 0, (mean / s).round() * s, mean).numpy())

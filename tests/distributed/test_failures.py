@@ -45,7 +45,8 @@ def unlike(what):
             options |= {
                 "unit": "user",
                 "auxiliaries": 3,
-                "users": [i % (4 + odd) for i in range(40)],
+                "batch_size": 2,
+                "users": [(i + odd * (i == 7)) % 4 for i in range(40)],
             }
         case "model" if odd:
             with torch.no_grad():

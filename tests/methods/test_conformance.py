@@ -61,7 +61,7 @@ SMALL = {
             "sampling": "partition", "reshuffle": True, "memory": "auxiliary", "auxiliaries": 3,
             "preconditioner": "rmsprop", "floor": 0.1, "granularity": "layer",
         },
-        users={},
+        users={"batch_size": 2},
     ),
     "dpsgd": Small(
         method="dpsgd", options={"noise": 4.0, "optimizer": "adamw"}, empty=RARE
@@ -84,7 +84,7 @@ SMALL = {
         options={"noise": 2.0, "teachers": 4, "teacher_epochs": 1},
         empty={"teachers": 24},
     ),
-    "plain": Small(method="plain", options={}, users={}),
+    "plain": Small(method="plain", options={}, users={"batch_size": 2}),
 }  # fmt: skip
 TRAIN = {"epochs": 2, "batch_size": 12}
 EXAMPLES, PUBLIC, SEED = 24, 12, {"noise_seed": 1}

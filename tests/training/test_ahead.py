@@ -323,4 +323,4 @@ def test_training_data_are_never_handed_out():
 
 class Ordered:
     def part(self, step, rank, size):
-        return Part(indices=np.arange(8), sizes=(8,), whole=(8,))
+        return Part(indices=np.arange(8), keys=np.arange(8), sizes=(8,), whole=(8,))

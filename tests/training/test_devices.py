@@ -81,7 +81,8 @@ CASES = {
                        "memory": "shared", "auxiliaries": "per-example"}),
     "whitened": (linear, {"preconditioner": "public", **RULE, "memory": "shared",
                           "auxiliaries": "per-example", "public": True}),
-    "users": (network, {"unit": "user", "users": [i % 12 for i in range(40)], "auxiliaries": 5}),
+    "users": (network, {"unit": "user", "users": [i % 12 for i in range(40)], "auxiliaries": 5,
+                        "batch_size": 4}),
     "reshuffled l1": (network, {"reshuffle": True, "regularizer": "l1", "weight_decay": 0.01,
                                 "auxiliary_weight_decay": 0.01, "auxiliaries": 5}),
     **{f"diagnosed {memory}": (network, {"diagnose": True, "memory": memory, "auxiliaries": 5})

@@ -80,7 +80,7 @@ def test_users_as_shards_give_a_user_level_guarantee():
         memory="auxiliary",
         auxiliaries=4,
         epochs=2,
-        batch_size=20,
+        batch_size=3,
         noise=1.0,
     )
     assert result.privacy.proven.unit == "user"

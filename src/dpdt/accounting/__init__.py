@@ -56,7 +56,8 @@ def account(ledger: Ledger, delta: float, *, allow_large_delta: bool = False) ->
     ledger describes, for its unit and relation.
     """
     check_ledger(ledger)
-    check_delta(delta, ledger.header.examples, allow_large=allow_large_delta)
+    header = ledger.header
+    check_delta(delta, header.examples, header.counted, allow_large=allow_large_delta)
     guarantees = tuple(accountant.guarantee(ledger, delta) for accountant in ACCOUNTANTS)
     return Privacy(
         delta=delta,
@@ -77,24 +78,26 @@ def account_together(ledgers: Sequence[Ledger], delta: float) -> Total:
     return together(ledgers, delta)
 
 
-def check_delta(delta: float, examples: int, *, allow_large: bool = False) -> None:
+def check_delta(
+    delta: float, number: int, what: str = "examples", *, allow_large: bool = False
+) -> None:
     """Refuse a δ that guarantees nothing, unless `allow_large`. Warn of one that says little.
 
     With probability δ anything may happen. Publishing one example of n as it is, drawn at random,
-    has ε = 0 at δ = 1/n.
+    has ε = 0 at δ = 1/n. So has publishing all of one of n users.
     """
     if not (isinstance(delta, float) and 0.0 < delta < 1.0):
         raise InputError(f"privacy.delta: must be a number between 0 and 1, found {delta!r}")
-    if delta >= 1.0 / examples and not allow_large:
+    if delta >= 1.0 / number and not allow_large:
         raise InputError(
-            f"privacy.delta: must be below 1/n = {1.0 / examples:.2g} for n = {examples} examples, "
+            f"privacy.delta: must be below 1/n = {1.0 / number:.2g} for n = {number} {what}, "
             f"found {delta:g}, at which a run that publishes whole examples would pass; set "
             "privacy.allow_large_delta = true if that is meant"
         )
-    if delta > 0.1 / examples:
+    if delta > 0.1 / number:
         warnings.warn(
-            f"privacy.delta: {delta:g} is large for {examples} examples; usual is a tenth of 1/n, "
-            f"{0.1 / examples:.2g}, or less",
+            f"privacy.delta: {delta:g} is large for {number} {what}; usual is a tenth of 1/n, "
+            f"{0.1 / number:.2g}, or less",
             stacklevel=1,  # one place, so that a run that looks at ε again and again warns once
         )
 

@@ -16,9 +16,9 @@ Which steps a record influences depends on what auxiliaries remember:
 
 Under Poisson sampling a step is a subsampled Gaussian mechanism with noise multiplier 1/μ_t. If
 every example is its own contribution, C/K stands for 2C/K, since removing the example moves the sum
-by C. The step is accounted by the privacy-loss distributions of dp-accounting under add/remove, which is
-zero-out, or add-remove where the number of examples is private: an absent example adds 0.
-Where every example is its own contribution, replace-one holds too: dp-accounting's relation of that
+by C. The step is accounted by the privacy-loss distributions of dp-accounting under add/remove.
+That is zero-out, or add-remove where the number of examples is private: who is absent adds 0. Where
+every example is its own contribution, replace-one holds too: dp-accounting's relation of that
 name takes an absent example to contribute 0, which is then true. Where the rate is 1, all take part
 in every step, and a step is a Gaussian mechanism again: μ_t² add up, and no distribution is needed.
 How costs add up, over steps and over runs, is in cost.py. What noise that is correlated over steps

@@ -25,23 +25,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-MIX = (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # of splitmix64, as signed numbers
-GOLDEN = -0x61C8864680B583EB
-
-
-def mix(x: Tensor) -> Tensor:
-    """A bijection of 64-bit numbers that looks random (splitmix64)."""
-    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * MIX[0]
-    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * MIX[1]
-    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+from dpdt.mixing import GOLDEN, fractions, hashed, mix
 
 
 def seed_of(seed: int, step: int, key: int) -> int:
     """One number from three, for the global generators."""
-    state = torch.tensor(seed % 2**62)
-    for part in (step, key):
-        state = mix(state + GOLDEN) ^ part
-    return int(mix(state + GOLDEN)) % 2**32
+    return int(hashed(torch.tensor(seed % 2**62), step, key)) % 2**32
 
 
 class _Mps:
@@ -167,7 +156,8 @@ class Keyed(TorchFunctionMode):
             size *= side
         entries = torch.arange(size, device=device) * GOLDEN  # wraps around, as it should
         bits = mix(mix(mix(self.state) + self.calls) + entries)
-        return ((bits >> 11) & (2**53 - 1)).reshape(shape)
+        found: Tensor = fractions(bits).reshape(shape)
+        return found
 
 
 # What is replaced, and how many dimensions behind the channels share a draw.

@@ -47,7 +47,6 @@ def reference(target: Target) -> nn.Module:
     train(
         model,
         examples.train,
-        users=examples.users,
         public=target.public,
         using=quiet,
         task=target.task.name,

@@ -34,7 +34,7 @@ def plan_of(config: Config) -> Plan:
     With `lr = "auto"` the learning rate is found once the model is there (rate.py). Until then the
     plan has the learning rate of a linear model on inputs of norm 1. No guarantee depends on it.
     """
-    check_canaries(config)
+    check(config)
     return decide(config.training, problem_of(config))
 
 
@@ -49,8 +49,13 @@ def _warn_of_two_classes(config: Config) -> None:
         )
 
 
-def check_canaries(config: Config) -> None:
-    """Refuse canaries that the method has no place for."""
+def check(config: Config) -> None:
+    """Refuse users that the data do not name, and canaries that the method has no place for."""
+    if config.privacy.unit == "user":
+        raise InputError(
+            f"privacy.unit: data {config.data.name!r} do not say who owns what; give users to "
+            "dpdt.train in Python, or the unit 'example' or 'shard'"
+        )
     number = config.data.facts().examples
     if config.audit.canaries > number // 2:
         raise InputError(

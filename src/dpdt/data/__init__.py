@@ -63,7 +63,6 @@ class Examples:
 
     train: Any
     test: Any
-    users: list[Any] | None = None
     source: str = ""
     fixed: dict[str, Any] | None = None
 

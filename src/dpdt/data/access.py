@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
@@ -66,18 +67,19 @@ def take(data: Any, indices: Tensor) -> Data:
     return tree_map(lambda t: t[indices], data)
 
 
-def read(data: Any, indices: Tensor, seed: int, step: int) -> Data:
-    """The examples of a Dataset, each read by itself.
+def read(data: Any, indices: Tensor, seed: int, step: int, keys: np.ndarray | None = None) -> Data:
+    """The examples of a Dataset, each read by itself. Their keys are their numbers unless given.
 
     Guarantees: what a Dataset draws at random for an example is a function of the public seed, the
-    step and the example's own number. The Dataset is never asked for several examples at once.
+    step and the example's own key. The Dataset is never asked for several examples at once.
     """
     if not len(indices):
         return None
     rows = []
     with kept():
-        for i in indices.tolist():
-            seeded(seed, step, i)
+        numbers = indices.tolist()
+        for i, key in zip(numbers, numbers if keys is None else keys.tolist(), strict=True):
+            seeded(seed, step, key)
             rows.append(data[i])
     batch = default_collate(rows)
     refuse_others(batch)

@@ -8,7 +8,7 @@ spent.
 """
 
 from dpdt.ledger.ledger import Ledger
-from dpdt.ledger.records import Block, Header, Planned, Setting, Stretch, Tuned
+from dpdt.ledger.records import Block, Header, Planned, Setting, Stretch, Tuned, counted
 from dpdt.ledger.writer import LedgerWriter, nonce, text_of
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Setting",
     "Stretch",
     "Tuned",
+    "counted",
     "nonce",
     "text_of",
 ]

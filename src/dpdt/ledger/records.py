@@ -18,6 +18,11 @@ KNOWN = {
 }
 
 
+def counted(unit: str) -> str:
+    """Say whose number is public. How many examples users hold is not."""
+    return "users" if unit == "user" else "examples"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """A set of parameters that is clipped together, and whose noise has one scale."""
@@ -49,7 +54,7 @@ class Header:
     """What does not change during a run."""
 
     method: str
-    examples: int  # n; under add-remove a declared nominal number instead
+    examples: int  # n, or the number of users; under add-remove a declared nominal number
     auxiliaries: int  # K, also the constant that sums are divided by
     batches: int  # M, steps in an epoch
     memory: str  # auxiliary | shared | none
@@ -73,6 +78,11 @@ class Header:
     one_penalty: bool = True  # all auxiliaries have the same ρ
     release: str = "all"  # what may be seen: all iterates, or only the "last"
     private: bool = True  # False when noise or sampling came from a fixed seed
+
+    @property
+    def counted(self) -> str:
+        """What `examples` is the number of."""
+        return counted(self.unit)
 
     def __post_init__(self) -> None:
         for name, options in KNOWN.items():

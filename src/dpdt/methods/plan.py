@@ -24,15 +24,19 @@ from dpdt.bands import NONE, Smoothing
 from dpdt.errors import InputError
 from dpdt.fields import AUTO
 from dpdt.lattice import on_lattice
-from dpdt.ledger import Header, Ledger, Setting, Stretch
+from dpdt.ledger import Header, Ledger, Setting, Stretch, counted
 from dpdt.methods import bands, rate
 from dpdt.methods.method import Training
 from dpdt.methods.problem import Problem
 from dpdt.noise import Randomness
-from dpdt.partition import Partition, PoissonSampler, Sampler, Shards
+from dpdt.partition import Partition, PartitionOfUsers, PoissonSampler, Sampler, Shards
+from dpdt.users import Users
 
 ROUGHLY = 0.005  # how near ε must come to its target where numbers of bands are compared
 SURPLUS = 4  # how many times the nominal number of examples there may be
+IN_USERS = (
+    "; with unit 'user' a batch_size of b takes as many examples a step as b users own on average"
+)
 LEAST, MOST = 1e-100, 1e100  # numbers whose squares float64 can hold
 
 
@@ -124,7 +128,7 @@ class Plan:
         self,
         *,
         source: Randomness,
-        users: Sequence[Any] | None,
+        users: Users | None,
         examples: int,
         absent: np.ndarray | None = None,
     ) -> Sampler:
@@ -157,16 +161,18 @@ class Plan:
                 absent=absent,
                 groups=header.groups,
                 seed=seed,
+                unnumbered=header.relation == "add-remove",
             )
-        return Partition(
-            examples=examples,
-            batches=header.batches,
-            auxiliaries=header.auxiliaries,
-            seed=seed,
-            reshuffle=header.reshuffle,
-            users=users,
-            divisible=not self.training.method.private,
-        )
+        fixed: Any = {
+            "batches": header.batches,
+            "auxiliaries": header.auxiliaries,
+            "seed": seed,
+            "reshuffle": header.reshuffle,
+            "divisible": not self.training.method.private,
+        }
+        if users is not None:
+            return PartitionOfUsers(users=users, **fixed)
+        return Partition(examples=examples, **fixed)
 
 
 def most_examples(header: Header) -> int:
@@ -197,19 +203,26 @@ def _on_lattice(setting: Setting, header: Header) -> Setting:
 def decide(training: Training, problem: Problem) -> Plan:
     """Plan a run; the noise is calibrated if a target ε is given."""
     train, privacy = training.train, training.privacy
+    what = counted(privacy.unit)
     if train.batch_size > problem.examples:
         raise InputError(
-            f"train.batch_size: must be at most the number of examples, {problem.examples}, "
-            f"found {train.batch_size}"
+            f"train.batch_size: must be at most the number of {what}, {problem.examples}, found "
+            f"{train.batch_size}{IN_USERS if what == 'users' else ''}"
         )
-    check_delta(privacy.delta, problem.examples, allow_large=privacy.allow_large_delta)
+    check_delta(privacy.delta, problem.examples, what, allow_large=privacy.allow_large_delta)
     method = training.method.settled(problem, train)
     if method.needs_public and not problem.public:
         raise InputError(
             f"data.public: {method.name} needs public examples; give their number, or public=… in "
             "Python"
         )
-    plan = _calibrated(_banded(method.plan(problem, replace(training, method=method))))
+    plan = method.plan(problem, replace(training, method=method))
+    if what == "users" and plan.header.auxiliaries > problem.examples:
+        raise InputError(
+            f"method.auxiliaries: must be at most the number of users, {problem.examples}, since "
+            f"all of a user is in one, found {plan.header.auxiliaries}"
+        )
+    plan = _calibrated(_banded(plan))
     return plan.tuned() if method.lr == AUTO else plan
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A model, and the number of examples that it is trained on."""
+    """A model, and the number of examples that it is trained on.
+
+    Where users are protected it is the number of users. What they hold is not public.
+    """
 
     examples: int  # or the nominal number that stands for it (privacy.examples)
     parameters: tuple[Parameter, ...]  # what is trained

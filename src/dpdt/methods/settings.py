@@ -31,7 +31,7 @@ class TrainSettings:
     )  # how often a run's folder gets one
 
     def batches(self, examples: int) -> int:
-        """How many mini-batches an epoch has."""
+        """How many mini-batches an epoch has, of so many examples, or users where these count."""
         return max(1, round(examples / self.batch_size))
 
 

@@ -201,8 +201,9 @@ def _groups(found: Sequence[Found]) -> tuple[list[Group], list[Found]]:
 def _delta(found: Sequence[Found], given: float | None) -> float:
     known = [run.delta for run in found if run.delta is not None]
     delta = min(known, default=DELTA) if given is None else given
-    examples = max((run.ledger.header.examples for run in found), default=1)
-    check_delta(delta, examples, allow_large=given is None)
+    headers = [run.ledger.header for run in found]
+    number, what = max(((h.examples, h.counted) for h in headers), default=(1, "examples"))
+    check_delta(delta, number, what, allow_large=given is None)
     return delta
 
 

@@ -107,7 +107,7 @@ def controls(source: Source) -> tuple[Control, ...]:
     options = [
         ("memory", "method.memory", "memory", "what auxiliaries keep between steps", MEMORIES),
         ("sampling", "method.sampling", "sampling", "who is in a mini-batch", SAMPLINGS),
-        ("unit", "privacy.unit", "unit", "whose data is protected", ("example", "shard", "user")),
+        ("unit", "privacy.unit", "unit", "whose data is protected", ("example", "shard")),
         ("release", "privacy.release", "release", "which iterates anyone sees", ("all", "last")),
     ]
     made = []

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -49,10 +50,11 @@ class Draws:
         self.used += 1
         return found
 
-    def tasks(self, steps: range, number: int) -> Iterator[tuple[Tensor, int]]:
-        """What is to be read for these steps, from draw `number` on: examples, and the step."""
+    def tasks(self, steps: range, number: int) -> Iterator[tuple[Tensor, np.ndarray, int]]:
+        """What is to be read for these steps, from draw `number` on: examples, keys, the step."""
         for ahead, step in enumerate(steps):
-            yield torch.from_numpy(self.look(number + ahead, step).indices), step
+            part = self.look(number + ahead, step)
+            yield torch.from_numpy(part.indices), part.keys, step
 
     def move(self) -> None:
         """The run goes on at another step. Coins that were tossed are used there if they can be."""
@@ -75,16 +77,16 @@ class Reader:
     def __init__(self, data: Dataset[Any], seed: int):
         self.data, self.seed = data, seed
 
-    def __getitem__(self, task: tuple[Tensor, int]) -> Data | InputError:
-        numbers, step = task
+    def __getitem__(self, task: tuple[Tensor, np.ndarray, int]) -> Data | InputError:
+        numbers, keys, step = task
         try:
-            return read(self.data, numbers, self.seed, step)
+            return read(self.data, numbers, self.seed, step, keys)
         except InputError as error:  # a sentence, which would get lost in a traceback
             return error
 
 
 def readers(
-    reader: Reader, tasks: Iterator[tuple[Tensor, int]], workers: int, pinned: bool
+    reader: Reader, tasks: Iterator[tuple[Tensor, np.ndarray, int]], workers: int, pinned: bool
 ) -> Generator[Data]:
     """What the reader finds for every task, in order, read ahead by `workers` processes.
 

@@ -7,7 +7,7 @@ at functions as they run: names, defaults and words from the one table of settin
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -39,7 +39,7 @@ class Given(TypedDict, total=False):
     task: what the model is trained for (dpdt.tasks.TASKS), where it is not clear.
     metric: what it is judged by, by name or as (outputs, targets) → number. Default: the task's.
     test: held-out examples, which are checked at once.
-    users: who owns each example, for unit "user".
+    users: who owns each example, for unit "user"; or the numbers of each user's examples, by user.
     public: inputs without labels that need no protection. Some methods use them.
     scheduler: makes a torch lr_scheduler of an optimizer of one's own, stepped after each epoch.
     absent: a mask of examples that never take part, for audits of adding and removing.
@@ -57,7 +57,7 @@ class Given(TypedDict, total=False):
     task: str
     metric: str | Metric
     test: Any
-    users: Sequence[Any] | None
+    users: Sequence[Any] | Mapping[Any, Sequence[int]] | None
     public: Any
     scheduler: Scheduling | None
     absent: np.ndarray | None

@@ -5,7 +5,8 @@ loss is the mean over its views. So gradients of views are averaged before the e
 contribution is bounded, and the example still adds one contribution.
 
 Guarantees: how an example is changed depends on a public seed, on the step and on the example's own
-number, never on data or on who else is in the mini-batch.
+key, never on data or on who else is there. The key is the example's number. Where users are
+protected, it is made of its owner and its number among the owner's examples.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from torch.nn import functional as F
 from dpdt.algorithm.batch import Data, tree_map
 from dpdt.algorithm.gradients import Loss
 from dpdt.errors import InputError
+from dpdt.mixing import GOLDEN, fractions, hashed, mix
+
+CHANGING = 2  # sets this use of the public seed apart from others
 
 
 class Augment:
@@ -28,10 +32,10 @@ class Augment:
     With several views, x gets a dimension for them, behind that of examples.
     """
 
-    def __init__(self, seed: int, examples: int, views: int = 1):
-        self.seed, self.examples, self.views = seed, examples, views
+    def __init__(self, seed: int, views: int = 1):
+        self.seed, self.views = seed, views
 
-    def __call__(self, data: Data, indices: np.ndarray, step: int) -> Data:
+    def __call__(self, data: Data, keys: np.ndarray, step: int) -> Data:
         x = data[0] if isinstance(data, tuple) else None
         if not isinstance(x, Tensor) or x.dim() != 4:
             raise InputError(
@@ -39,8 +43,9 @@ class Augment:
                 "of (x, y); leave it false"
             )
         pad = x.shape[-1] // 8  # 4 pixels of 32
-        generator = np.random.default_rng((self.seed, 2, step))
-        draws = torch.from_numpy(generator.random((self.examples, self.views, 3))[indices])
+        own = hashed(np.array([self.seed % 2**62]), CHANGING, step, keys)
+        bits = mix(own[:, None] + np.arange(self.views * 3) * GOLDEN)
+        draws = torch.from_numpy(fractions(bits) / 2.0**53).view(len(keys), self.views, 3)
         views = [crop_and_flip(x, draws[:, view], pad) for view in range(self.views)]
         return views[0] if self.views == 1 else torch.stack(views, 1), *data[1:]
 

@@ -39,6 +39,7 @@ class Facts:
         ledger says of every run with callbacks.
     loss: examples → the model's mean loss on them. The training data are refused.
     same: whether examples are the training data, or some of them, as far as one can see.
+    examples: their number; that of users where the unit is a user.
     """
 
     model: nn.Module

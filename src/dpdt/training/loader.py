@@ -47,7 +47,7 @@ class Loader(Single):
 
     Args:
         seed: public, for Datasets that draw random numbers.
-        alone: every auxiliary holds one example by construction, and has its number as key.
+        alone: every auxiliary holds one example by construction, and has its key.
         fixed: sizes and places are the same whoever takes part (see Batch).
         workers: processes that read ahead, if the data are a Dataset.
         world: the ranks that train together.
@@ -120,19 +120,19 @@ class Loader(Single):
     def _batch(self, step: int) -> Batch:
         data = self._read_ahead(step)
         part = self.draws.use(step)
-        indices, numbers = part.indices, torch.from_numpy(part.indices)
+        numbers = torch.from_numpy(part.indices)
         if not isinstance(self.data, Dataset):
             data = tree_map(lambda t: t[numbers], self.data)  # a copy, in any case
         elif not self.workers:
-            data = read(self.data, numbers, self.seed, step)
-        if self.augment is not None and len(indices):
-            data = self.augment(data, indices, step)
+            data = read(self.data, numbers, self.seed, step, part.keys)
+        if self.augment is not None and len(numbers):
+            data = self.augment(data, part.keys, step)
         return Batch(
             step=step,
             epoch=step // self.batches,
             data=tree_map(lambda t: t.to(self.device, non_blocking=self.pinned), data),
             sizes=part.sizes,
-            keys=tuple(map(int, indices)) if self.alone else None,
+            keys=tuple(map(int, part.keys)) if self.alone else None,
             fixed=self.fixed,
             first=part.first,
             whole=part.whole,

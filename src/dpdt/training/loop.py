@@ -29,12 +29,13 @@ from dpdt.training.device import place, refuse_odd
 from dpdt.training.fitted import Fitted
 from dpdt.training.loader import Loader
 from dpdt.training.offered import Offered, as_read
-from dpdt.training.ranks import examples_of, own_users, refuse_alone, refuse_unlike
+from dpdt.training.ranks import number_of, own_users, refuse_alone, refuse_unlike
 from dpdt.training.ready import Ready, frozen_of, identity_of, sealed
 from dpdt.training.step import Step
 from dpdt.training.streams import streams
 from dpdt.training.tally import Tally
 from dpdt.training.watching import Keep, watching
+from dpdt.users import Users
 from dpdt.weights import storable
 
 
@@ -58,15 +59,16 @@ def _prepared(
     model: nn.Module, data: Any, behind: Behind, given: Given, world: World, device: torch.device,
     kind: type[Step],
 ) -> tuple[Step, Loader]:  # fmt: skip
-    training, users, local = behind.training, given.get("users"), given.get("local", False)
+    training, owners, local = behind.training, given.get("users"), given.get("local", False)
     offered = Offered.of(model, data, given, device, training.method, world)
     data, public, loss = offered.data, offered.public, offered.loss
     refuse_alone(world, given, local)
-    if (training.privacy.unit == "user") != (users is not None):
+    if (training.privacy.unit == "user") != (owners is not None):
         raise InputError(
             "users: must be given, one owner for each example, exactly when privacy.unit is 'user'"
         )
-    number = examples_of(world, data, training, local)
+    users = None if owners is None else Users.of(owners, count(data))
+    number = number_of(world, data, users, training, local)
     shown = training.privacy.examples or number
     plan = decide(training, replace(Problem.of(model, data, public, loss), examples=shown))
     seen = sample(data)
@@ -83,9 +85,7 @@ def _prepared(
     if (pulls := given.get("pulls")) is not None:
         learner, data, loss = pulls.plant(learner, data, loss, plan)
     noise, coins = streams(plan, world)
-    sampler = plan.sampler(
-        source=coins, users=users, examples=number, absent=given.get("absent")
-    )
+    sampler = plan.sampler(source=coins, users=users, examples=number, absent=given.get("absent"))
     if local and users is not None:
         sampler = own_users(world, sampler, users)
     draws = Draws(sampler, coins, (0, 1) if local else (world.rank, world.size))
@@ -138,7 +138,7 @@ def _loader(data: Any, draws: Draws, plan: Plan, device: torch.device, world: Wo
         steps=plan.steps,
         device=device,
         seed=train.seed,
-        augment=Augment(train.seed, count(data), train.views) if train.augment else None,
+        augment=Augment(train.seed, train.views) if train.augment else None,
         alone=poisson and plan.header.per_example,
         # how much a user holds may be what is replaced
         fixed=not poisson and plan.header.unit != "user",

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import secrets
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,8 +23,9 @@ from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.methods.method import Training
 from dpdt.methods.plan import Plan
-from dpdt.partition import Partition, Sampler, owners
+from dpdt.partition import PartitionOfUsers, Sampler
 from dpdt.training.depends import surroundings
+from dpdt.users import Users
 
 NEVER = ("diagnose", "absent", "pulls")  # what a run of several ranks cannot have
 
@@ -41,16 +41,20 @@ def refuse_alone(world: World, given: Any, local: bool) -> None:
         raise InputError("local: is for several ranks, found one; start the script by torchrun")
 
 
-def examples_of(world: World, data: Any, training: Training, local: bool) -> int:
-    """The number of examples, of all ranks together if each has its own. It is public."""
+def number_of(world: World, data: Any, users: Users | None, training: Training, local: bool) -> int:
+    """The public number of examples; of users, where what they hold is not public.
+
+    It is that of all ranks together if each has its own.
+    """
+    number = count(data) if users is None else users.number
     if not local:
-        return count(data)
-    if training.privacy.unit != "user":
+        return number
+    if users is None:
         raise InputError(
             f"local: needs privacy.unit = 'user', found {training.privacy.unit!r}: only where a "
             "user's examples stay together can ranks keep their data to themselves"
         )
-    found: list[int] = world.gather(count(data))
+    found: list[int] = world.gather(number)
     return sum(found)
 
 
@@ -61,13 +65,13 @@ def refuse_empty(world: World, data: Any) -> None:
             raise InputError(f"data: rank {rank} has no examples; give every rank some users")
 
 
-def refuse_shared_users(world: World, users: Sequence[Any]) -> None:
+def refuse_shared_users(world: World, users: Users) -> None:
     """Refuse users whose examples lie on several ranks: each would count several times.
 
     Ranks see keyed hashes of each other's users, not their names.
     """
     key = world.from_first(secrets.token_bytes(32))
-    own = {hmac.digest(key, name.encode(), "sha256")[:16] for name in owners(users)[1]}
+    own = {hmac.digest(key, name.encode(), "sha256")[:16] for name in users.names}
     seen: dict[bytes, int] = {}
     for rank, hashes in enumerate(world.gather(own)):
         for one in hashes:
@@ -78,12 +82,12 @@ def refuse_shared_users(world: World, users: Sequence[Any]) -> None:
                 )
 
 
-def own_users(world: World, whole: Sampler, users: Sequence[Any]) -> Sampler:
+def own_users(world: World, whole: Sampler, users: Users) -> Sampler:
     """The auxiliaries of this rank, among which its own users are dealt."""
-    assert isinstance(whole, Partition)
+    assert isinstance(whole, PartitionOfUsers)
     refuse_shared_users(world, users)
     mine = world.share_of(whole.auxiliaries)
-    return replace(whole, examples=len(users), auxiliaries=len(mine), first=mine.start)
+    return replace(whole, auxiliaries=len(mine), first=mine.start)
 
 
 def refuse_unlike(
@@ -93,7 +97,7 @@ def refuse_unlike(
     *,
     loss: Any,
     public: Any,
-    users: Sequence[Any] | None,
+    users: Users | None,
     data: Any,
     seen: str,
     local: bool,
@@ -103,13 +107,13 @@ def refuse_unlike(
         return
     own: dict[str, Any] = {"data": "of this rank"} if local else {
         "training data": seen,
-        "users": _digest(None if users is None else owners(users)[0].tolist()),
+        "users": _digest(None if users is None else (users.names, users.owner.tolist())),
     }  # fmt: skip
     settings = asdict(plan.training)
     world.refuse_differences(
         {
             **{f"{part}.{k}": v for part in settings for k, v in settings[part].items()},
-            "number of examples": plan.header.examples,
+            f"number of {plan.header.counted}": plan.header.examples,
             **own,
             "form of an example": _form(data),
             "public inputs": None if public is None else fingerprint(public),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
@@ -22,9 +22,9 @@ from dpdt.methods import rate
 from dpdt.methods.dpdt.whitening import Whitened
 from dpdt.methods.method import Training
 from dpdt.methods.plan import Plan
-from dpdt.partition import owners
 from dpdt.training import earlier
 from dpdt.training.device import anywhere
+from dpdt.users import Users
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +73,14 @@ def identity_of(
     model: nn.Module,
     data: Any,
     public: Any,
-    users: Sequence[Any] | None,
+    users: Users | None,
     plan: Plan,
     world: World,
     local: bool,
     frozen: str,
 ) -> dict[str, str]:
     """What a state must have in common with the run that takes it."""
-    owner: Any = None if users is None else owners(users)[0].tolist()
+    owner: Any = None if users is None else (users.names, users.owner.tolist())
     if local:
         owner, hashes = world.gather(_digest(owner)), world.gather(fingerprint(data))
     else:

@@ -16,7 +16,7 @@ from torch import nn
 from dpdt import data, models
 from dpdt.algorithm.state import model_hash
 from dpdt.config import Config, problem_of
-from dpdt.config.planning import check_canaries
+from dpdt.config.planning import check
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.files import CannotWrite
@@ -87,12 +87,10 @@ class Assembled:
         show_progress: bool = False,
     ) -> Assembled:
         """Load and build; canaries are planted as in the folder, if there is one."""
-        check_canaries(config)
+        check(config)
         facts = config.data.facts()
         examples = examples or load(config, show_progress=show_progress)
         public, examples = data.set_aside(examples, config.data.public)
-        if config.privacy.unit == "user" and examples.users is None:
-            raise InputError(f"privacy.unit: data {config.data.name!r} does not say who owns what")
         where = device.chosen(config.train.device, device.best())
         model = models.build(config.model, facts, config.train.seed)
         if examples.fixed is not None:
@@ -136,7 +134,6 @@ class Assembled:
         step, loader = prepare(
             self.learner,
             self.data,
-            users=self.examples.users,
             public=self.public,
             test=self.examples.test,
             task=self.task,

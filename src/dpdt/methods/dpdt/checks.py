@@ -52,7 +52,9 @@ def check(method: Dpdt, train: TrainSettings, privacy: PrivacySettings) -> None:
             "so give a number",
         ),
         (
-            is_integer(method.auxiliaries) and int(method.auxiliaries) > train.batch_size,
+            privacy.unit != "user"  # of whom one has examples in many mini-batches
+            and is_integer(method.auxiliaries)
+            and int(method.auxiliaries) > train.batch_size,
             f"method.auxiliaries: must be at most train.batch_size = {train.batch_size}, "
             f"found {method.auxiliaries}",
         ),
@@ -112,8 +114,7 @@ def _check_sampling(method: Dpdt, privacy: PrivacySettings) -> None:
         ),
         (
             method.sampling == CYCLIC and privacy.relation == "replace-one",
-            f"privacy.relation: {CYCLIC} sampling is accounted under zero-out, found "
-            "'replace-one'",
+            f"privacy.relation: {CYCLIC} sampling is accounted under zero-out, found 'replace-one'",
         ),
         (
             method.noise_bands != 1
