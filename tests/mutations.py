@@ -993,17 +993,17 @@ SAMPLING = [
         (USERS, SENSITIVITY),
     ),
     Mutation(
-        "training/loop.py",
+        "training/loader.py",
         "crops of users' examples follow the row",
-        "keys=None if users is None else users.keys,",
-        "keys=None,",
+        "data = self.augment(data, part.keys, step)",
+        "data = self.augment(data, part.indices, step)",
         (USERS, SENSITIVITY),
     ),
     Mutation(
         "training/ahead.py",
         "what a Dataset draws for users' examples follows the row",
-        "keys = None if self.keys is None else self.keys[numbers.numpy()]",
-        "keys = None",
+        "return read(self.data, numbers, self.seed, step, keys)",
+        "return read(self.data, numbers, self.seed, step, None)",
         (USERS, SENSITIVITY),
     ),
     Mutation(
@@ -3061,8 +3061,8 @@ PLANS = [
     Mutation(
         "methods/plan.py",
         "a δ that promises nothing is planned with",
-        "    check_delta(privacy.delta, problem.examples, what, allow_large=privacy.allow_large_delta)\n",
-        "",
+        "    check_delta(privacy.delta, problem.examples, what,",
+        "    dict(delta=privacy.delta,",
         (CLI, METHODS),
     ),
     Mutation(
@@ -3075,7 +3075,7 @@ PLANS = [
     Mutation(
         "methods/plan.py",
         "Poisson sums have fewer terms than examples",
-        'terms = header.examples if header.sampling == "poisson" else header.auxiliaries',
+        'terms = most_examples(header) if header.sampling == "poisson" else header.auxiliaries',
         "terms = header.auxiliaries",
         (LATTICE,),
     ),
@@ -4556,9 +4556,16 @@ RANKS = [
     Mutation(
         "partition.py",
         "which rank computes an example depends on who else was drawn",
-        "own = chosen[(chosen >= mine.start) & (chosen < mine.stop)]",
-        "own = np.array_split(chosen, size)[rank]",
+        "own = (chosen >= mine.start) & (chosen < mine.stop)",
+        "own = np.arange(len(chosen)) % size == rank",
         (SHARES,),
+    ),
+    Mutation(
+        "partition.py",
+        "keys follow the place in data whose number of examples is private",
+        "if self.unnumbered:\n            keys",
+        "if False:\n            keys",
+        (SENSITIVITY,),
     ),
     Mutation(
         "algorithm/batch.py",

@@ -17,6 +17,7 @@ import itertools
 import os
 import random
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -241,6 +242,10 @@ METHODS = [
     {"method": "dpsgd", "clipping": "layer"},
     {"method": "dpsgd", "clipping": "automatic"},
     {"method": "gep", "directions": 4},
+    {"method": "dpdt", "sampling": "poisson", "memory": "shared", "nominal": 45},
+    {"method": "dpdt", "sampling": "poisson", "memory": "none", "auxiliaries": 3, "nominal": 20},
+    {"method": "dpsgd", "nominal": 45},
+    {"method": "gep", "directions": 4, "nominal": 45},
 ]  # fmt: skip
 
 SCALES = st.sampled_from([1.0, 1.0, 1.0, 1e-20, 1e6, 1e12, 1e20, 1e30, 3e38, torch.inf, torch.nan])
@@ -301,6 +306,8 @@ def prepared(case, data, absent=None):
         model, data = nn.Sequential(nn.Flatten(), model), (data[0][:, None, None], data[1])
     size = max(4, int(case["share"] * case["examples"]))
     options = dict(case["method"])
+    if (nominal := options.pop("nominal", None)) is not None:
+        options["examples"] = nominal  # the same whether a record is there or not
     if options["method"] == "dpdt":
         options |= {"granularity": case["granularity"], "lr": 0.3, "penalty": 2.0}
     if case["views"]:
@@ -312,6 +319,39 @@ def prepared(case, data, absent=None):
         model, data, epochs=4, batch_size=size, noise=1.0, clip=case["clip"], noise_seed=5,
         public=public if options["method"] == "gep" else None, absent=absent, **options,
     )  # fmt: skip
+
+
+class Coupled:
+    """Coins by which everybody has the same draws, whoever else is there."""
+
+    def __init__(self, seed, examples, removed=None):
+        self.generator = np.random.default_rng((seed, 77))
+        self.examples, self.removed = examples, removed
+
+    def of_those_there(self, draws):
+        return draws if self.removed is None else np.delete(draws, self.removed)
+
+    def coins(self, size, probability):
+        return self.of_those_there(self.generator.random(self.examples) < probability)
+
+    def choices(self, size, options):
+        return self.of_those_there(self.generator.integers(options, size=self.examples))
+
+    def secrets(self):
+        return {}
+
+
+def with_one_removed(case, data, target):
+    """Two runs of which one has a record less, with the same coins for all others."""
+    fewer = tuple(torch.cat([part[:target], part[target + 1 :]]) for part in data)
+    pairs = [prepared(case, data), prepared(case, fewer)]
+    for (_, loader), removed in zip(pairs, (None, target), strict=True):
+        source = Coupled(case["seed"], len(data[0]), removed)
+        loader.draws.sampler = replace(loader.draws.sampler, source=source)
+        loader.draws.coins = source
+    (step, loader), (twin, other) = pairs
+    assert step.plan == twin.plan  # nothing that is public knows how many there are
+    return step, loader, twin, other
 
 
 def means(case, steps):
@@ -357,7 +397,9 @@ def test_one_record_moves_the_mean_by_no_more_than_is_accounted(case):
         warnings.simplefilter("ignore")
         step, loader = prepared(case, (x, y))
         header = step.plan.header
-        if header.relation == "zero-out":
+        if header.relation == "add-remove":
+            step, loader, twin, other = with_one_removed(case, (x, y), target)
+        elif header.relation == "zero-out":
             absent = np.zeros(len(x), dtype=bool)
             absent[target] = True
             twin, other = prepared(case, (x, y), absent)

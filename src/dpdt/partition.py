@@ -200,7 +200,9 @@ class PoissonSampler:
     def part(self, step: int, rank: int, size: int) -> Part:
         """The rank's own auxiliaries. Single examples go by their own number, or key."""
         chosen, sizes = self.batch(step)
-        keys = self.source.choices(len(chosen), KEYS) if self.unnumbered else chosen
+        keys = chosen
+        if self.unnumbered:
+            keys = self.source.choices(self.examples, KEYS)[chosen]
         if not self.per_example:
             return _auxiliaries((chosen, sizes), keys, rank, size)
         mine = share(self.examples, rank, size)

@@ -31,6 +31,10 @@ class Gep(Method):
     momentum: float = number(0.9, most=0.999999)
     weight_decay: float = number(0.0)
 
+    @property
+    def hides_number(self) -> bool:
+        return True
+
     def plan(self, problem: Problem, training: Training) -> Plan:
         """Two blocks: the embedding, with few coordinates, and the residual."""
         blocks = (
