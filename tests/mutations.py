@@ -3061,8 +3061,8 @@ PLANS = [
     Mutation(
         "methods/plan.py",
         "a δ that promises nothing is planned with",
-        "    check_delta(privacy.delta, problem.examples, what, allow_large=privacy.allow_large_delta)\n",
-        "",
+        "    check_delta(privacy.delta, problem.examples, what,",
+        "    str((privacy.delta, problem.examples, what)), dict(",
         (CLI, METHODS),
     ),
     Mutation(
