@@ -1,7 +1,7 @@
 """User-level privacy: ε protects everything that one user owns.
 
 All examples of a user go to the same auxiliary. Mini-batches are fixed, so this ε is about
-replacing one user. The rule for the learning rate does not cover this case, so `lr` and `penalty`
+replacing one user, by one who holds any number of examples. The rule for the learning rate does not cover this case, so `lr` and `penalty`
 are given.
 """
 
@@ -21,7 +21,7 @@ result = dpdt.train(
     memory="auxiliary",
     sampling="partition",
     epochs=2,
-    batch_size=480,
+    batch_size=33,  # counted in users: a third of them, so an epoch has 3 mini-batches
     epsilon=8.0,
     lr=0.1,
     penalty=1.0,

@@ -3062,7 +3062,7 @@ PLANS = [
         "methods/plan.py",
         "a δ that promises nothing is planned with",
         "    check_delta(privacy.delta, problem.examples, what,",
-        "    dict(delta=privacy.delta,",
+        "    str((privacy.delta, problem.examples, what)), dict(",
         (CLI, METHODS),
     ),
     Mutation(

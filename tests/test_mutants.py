@@ -389,10 +389,8 @@ class TestSampling:
 
     def test_the_order_of_examples_does_not_decide_where_users_go(self):
         def homes(users):
-            partition = PartitionOfUsers(
-                batches=1, auxiliaries=3, users=Users.of(users, len(users))
-            )
-            indices, sizes = partition.batch(0)
+            held = Users.of(users, len(users))
+            indices, sizes = PartitionOfUsers(batches=1, auxiliaries=3, users=held).batch(0)
             home = np.repeat(np.arange(3), sizes)
             return {users[i]: int(k) for i, k in zip(indices, home, strict=True)}
 

@@ -267,6 +267,20 @@ cases = st.fixed_dictionaries(
 )
 
 
+class Drawing(torch.utils.data.Dataset):
+    """Changes examples at random as they are read, from all generators that are set for them."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data[0])
+
+    def __getitem__(self, i):
+        factor = 0.5 + float(torch.rand(())) + float(np.random.rand()) + random.random()
+        return self.data[0][i] * factor, self.data[1][i]
+
+
 def draw_data(case):
     """Examples, and the record that is another, or absent, in the neighbour."""
     generator = torch.Generator().manual_seed(case["seed"])
@@ -298,7 +312,7 @@ def on_lattice(total, divisor, spacing):
     return torch.where(s > 0, (mean / s).round() * s, mean).numpy()
 
 
-def prepared(case, data, absent=None):
+def prepared(case, data, absent=None, **others):
     torch.manual_seed(case["seed"])
     model = MODELS[case["model"]]()
     data = (data[0].to(next(model.parameters()).dtype), data[1])
@@ -315,9 +329,10 @@ def prepared(case, data, absent=None):
     if case["own_loss"]:
         options["loss"] = own_loss
     public = torch.randn(8, *data[0].shape[1:]).to(data[0].dtype)
+    options = {"epochs": 4, "batch_size": size, "noise": 1.0, "clip": case["clip"]} | options
     return prepare(
-        model, data, epochs=4, batch_size=size, noise=1.0, clip=case["clip"], noise_seed=5,
-        public=public if options["method"] == "gep" else None, absent=absent, **options,
+        model, Drawing(data) if case.get("drawing") else data, noise_seed=5,
+        public=public if options["method"] == "gep" else None, absent=absent, **options | others,
     )  # fmt: skip
 
 
@@ -414,6 +429,96 @@ def test_one_record_moves_the_mean_by_no_more_than_is_accounted(case):
             limits = sensitivities(step.plan.at(number), header)
             if header.sampling == "poisson" and header.relation == "replace-one":
                 limits = [2 * limit for limit in limits]  # it says how far one is from none
+            both = [blocks_of(step, mean) for mean in found]
+            for a, b, limit in zip(*both, limits, strict=True):
+                moved = a.astype(np.longdouble) - b.astype(np.longdouble)
+                assert np.sqrt((moved**2).sum()) <= limit
+
+
+USERS = [
+    {"method": "dpdt", "memory": memory, "sampling": "partition", **options}
+    for memory in ("auxiliary", "shared", "none")
+    for options in ({}, {"reshuffle": True}, {"preconditioner": "rmsprop"},
+                    {"preconditioner": "adam", "averaging": 0.5})
+    if memory != "none" or "preconditioner" not in options
+]  # fmt: skip
+
+users_cases = st.fixed_dictionaries(
+    {
+        "method": st.sampled_from(USERS),
+        "model": st.sampled_from(sorted(MODELS)),
+        "granularity": st.sampled_from(["model", "layer", "tensor"]),
+        "clip": st.sampled_from([1e-22, 1e-6, 0.1, 1.0, 1e6]),
+        "holdings": st.lists(st.integers(0, 6), min_size=2, max_size=9).filter(any),
+        "instead": st.sampled_from([0, 0, 1, 2, 5, 17]),  # of the last user's examples
+        "auxiliaries": st.integers(1, 9),
+        "batch_size": st.integers(1, 9),
+        "scales": st.lists(SCALES, min_size=1, max_size=6),
+        "own_loss": st.booleans(),
+        "views": st.sampled_from([0, 1, 3]),
+        "drawing": st.booleans(),
+        "autocast": st.booleans(),
+        "seed": st.integers(0, 10_000),
+    }
+)
+
+
+def draw_users(case, number, another):
+    """Examples of users, of whom the last holds so many, here and there among the others'.
+
+    The other users' examples are the same, and in the same order, whatever the last one holds.
+    """
+    generator = torch.Generator().manual_seed(case["seed"])
+    holdings = case["holdings"][:-1]
+    rows = [user for user, held in enumerate(holdings) for _ in range(held)]
+    rows = [rows[i] for i in torch.randperm(len(rows), generator=generator)]
+    x = torch.randn(len(rows), INPUTS, generator=generator)
+    y = torch.randint(0, CLASSES, (len(rows),), generator=generator)
+    generator.manual_seed(case["seed"] + 1 + another)
+    scales = torch.tensor([case["scales"][i % len(case["scales"])] for i in range(number)])
+    own = torch.randn(number, INPUTS, generator=generator) * scales.reshape(-1, 1)
+    labels = torch.randint(0, CLASSES, (number,), generator=generator)
+    n = len(rows) + number
+    last = torch.zeros(n, dtype=torch.bool)
+    last[torch.randperm(n, generator=generator)[:number]] = True
+    data = torch.empty(n, INPUTS), torch.empty(n, dtype=torch.int64)
+    for made, others, mine in zip(data, (x, y), (own, labels), strict=True):
+        made[~last], made[last] = others, mine
+    users = {user: [] for user in range(len(holdings) + 1)}
+    theirs = iter(rows)
+    for i in range(n):
+        users[len(holdings) if last[i] else next(theirs)].append(i)
+    return data, users
+
+
+@settings(max_examples=max(100, CASES // 3), suppress_health_check=list(HealthCheck))
+@given(users_cases)
+def test_one_user_moves_the_mean_by_no_more_than_is_accounted_however_much_it_holds(case):
+    number = len(case["holdings"])
+    options = {
+        "unit": "user",
+        "auxiliaries": min(case["auxiliaries"], number),
+        "batch_size": min(case["batch_size"], number),
+    }
+    case = {**case, "examples": 1, "share": 1.0}
+    with warnings.catch_warnings(), contextlib.suppress(InputError):
+        warnings.simplefilter("ignore")
+        pair = []
+        for another, held in enumerate((case["holdings"][-1], case["instead"])):
+            data, users = draw_users(case, held, another)
+            if not len(data[0]):
+                return
+            pair.append(prepared(case, data, users=users, **options))
+        (step, loader), (twin, other) = pair
+        assert step.plan.header == twin.plan.header
+        assert step.plan.runs == twin.plan.runs
+        assert len(loader) == len(other)
+        for at, batches in enumerate(zip(loader, other, strict=True)):
+            if at == 4:
+                break
+            twin.engine.load_state_dict(step.engine.state_dict())
+            found = means(case, zip((step, twin), batches, strict=True))
+            limits = sensitivities(step.plan.at(at), step.plan.header)
             both = [blocks_of(step, mean) for mean in found]
             for a, b, limit in zip(*both, limits, strict=True):
                 moved = a.astype(np.longdouble) - b.astype(np.longdouble)
