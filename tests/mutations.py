@@ -2703,10 +2703,17 @@ STEPS = [
     ),
     Mutation(
         "methods/problem.py",
-        "labels that are ignored have bounded gradients",
-        "return bool((y >= 0).all())",
-        "return True",
+        "a label decides whether the ledger has bounds",
+        "y.dim() == 1 and y.dtype == torch.int64\n",
+        "y.dim() == 1 and y.dtype == torch.int64 and bool((y >= 0).all())\n",
         (HOLES_CONVEX,),
+    ),
+    Mutation(
+        "models/loss.py",
+        "what is ignored gives its weight to others",
+        "_cross_entropies(outputs, y).sum() / len(y)",
+        "_cross_entropies(outputs, y).sum() / (y != IGNORED).sum().clamp_min(1)",
+        (HOLES_CONVEX, "tests/models/test_loss.py"),
     ),
     Mutation(
         "methods/problem.py",
