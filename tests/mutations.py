@@ -84,6 +84,7 @@ FILES_OF_OTHERS = "tests/data/test_hostile.py"
 COMPOSITION = "tests/accounting/test_composition.py"
 CONFIG = "tests/config/test_config.py"
 METHODS_ALL = "tests/methods/test_conformance.py"
+PUBLIC_BYTES = "tests/training/test_public.py"
 TOLD = "tests/test_told.py"
 CONFORMANCE = "tests/accounting/test_conformance.py"
 CONVEX = "tests/test_convex.py"
@@ -4984,6 +4985,20 @@ GIVEN = [
         "if not plain or sampler.data_source is not loader.dataset:",
         "if False:",
         FIRST_HOUR,
+    ),
+    Mutation(
+        "data/frames.py",
+        "which categories occur decides a warning",
+        "    if _look_found(column):\n",
+        "    if len(np.unique(codes)) == len(_categories(column) or ()):\n",
+        (PUBLIC_BYTES,),
+    ),
+    Mutation(
+        "cli/train.py",
+        "a log says whether contributions were finite",
+        "if outcome.nonfinite and console.on_terminal():",
+        "if outcome.nonfinite:",
+        (PUBLIC_BYTES,),
     ),
     Mutation(
         "data/frames.py",

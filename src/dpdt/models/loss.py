@@ -80,7 +80,8 @@ def _cross_entropies(outputs: Tensor, y: Tensor) -> Tensor:
     """
     known = (y >= 0) & (y < outputs.shape[1])
     scores = outputs.log_softmax(1).gather(1, torch.where(known, y, 0).unsqueeze(1)).squeeze(1)
-    return torch.where(known, -scores, torch.nan).masked_fill(y == IGNORED, 0.0)
+    losses: Tensor = torch.where(known, -scores, torch.nan).masked_fill(y == IGNORED, 0.0)
+    return losses
 
 
 def token_loss(model: Callable[..., Any], batch: Data) -> Tensor:
@@ -88,8 +89,8 @@ def token_loss(model: Callable[..., Any], batch: Data) -> Tensor:
     if isinstance(batch, Mapping):
         return default_loss(model, batch)
     outputs, y = tensor_of(model(batch[0])), batch[1]
-    found = _cross_entropies(outputs.flatten(0, 1), y.flatten())
-    return found.sum() / (y != IGNORED).sum().clamp_min(1)
+    tokens: Tensor = (y != IGNORED).sum()
+    return _cross_entropies(outputs.flatten(0, 1), y.flatten()).sum() / tokens.clamp_min(1)
 
 
 def tensor_of(found: Any) -> Tensor:
