@@ -85,6 +85,7 @@ FILES_OF_OTHERS = "tests/data/test_hostile.py"
 COMPOSITION = "tests/accounting/test_composition.py"
 CONFIG = "tests/config/test_config.py"
 METHODS_ALL = "tests/methods/test_conformance.py"
+PUBLIC_BYTES = "tests/training/test_public.py"
 TOLD = "tests/test_told.py"
 CONFORMANCE = "tests/accounting/test_conformance.py"
 CONVEX = "tests/test_convex.py"
@@ -2753,10 +2754,17 @@ STEPS = [
     ),
     Mutation(
         "methods/problem.py",
-        "labels that are ignored have bounded gradients",
-        "return bool((y >= 0).all())",
-        "return True",
+        "a label decides whether the ledger has bounds",
+        "y.dim() == 1 and y.dtype == torch.int64\n",
+        "y.dim() == 1 and y.dtype == torch.int64 and bool((y >= 0).all())\n",
         (HOLES_CONVEX,),
+    ),
+    Mutation(
+        "models/loss.py",
+        "what is ignored gives its weight to others",
+        "_cross_entropies(outputs, y).sum() / len(y)",
+        "_cross_entropies(outputs, y).sum() / (y != IGNORED).sum().clamp_min(1)",
+        (HOLES_CONVEX, "tests/models/test_loss.py"),
     ),
     Mutation(
         "methods/problem.py",
@@ -5034,6 +5042,20 @@ GIVEN = [
         "if not plain or sampler.data_source is not loader.dataset:",
         "if False:",
         FIRST_HOUR,
+    ),
+    Mutation(
+        "data/frames.py",
+        "which categories occur decides a warning",
+        "    if _look_found(column):\n",
+        "    if len(np.unique(codes)) == len(_categories(column) or ()):\n",
+        (PUBLIC_BYTES,),
+    ),
+    Mutation(
+        "cli/train.py",
+        "a log says whether contributions were finite",
+        "if outcome.nonfinite and console.on_terminal():",
+        "if outcome.nonfinite:",
+        (PUBLIC_BYTES,),
     ),
     Mutation(
         "data/frames.py",

@@ -267,17 +267,41 @@ class Test5Convex:
                 step(first)
         assert 0 < float((sums[0] - sums[1]).norm()) <= 2 * bound / 4  # 4 in a micro-batch
 
-    @pytest.mark.parametrize(
-        "labels", [lambda y: F.one_hot(y, 3).float(), lambda y: torch.where(y == 0, -100, y)]
-    )
-    def test_labels_must_be_class_numbers(self, labels):
+    def test_labels_must_be_class_numbers(self):
         x, y = examples()
-        given = (x, labels(y))
+        given = (x, F.one_hot(y, 3).float())
         step, _ = prepare(bounded_linear(6, 3, 1.0), given, task="classification", **CONVEX)
         assert not convex(step.privacy()).valid
         given = (x, 100.0 * F.one_hot(y, 3).float())
         with pytest.raises(InputError, match="classification needs targets from 0 to 1"):
             prepare(bounded_linear(6, 3, 1.0), given, task="classification", **CONVEX)
+
+    @pytest.mark.parametrize("ignored", [[], [1], [1, 2, 3]])
+    def test_a_label_that_is_ignored_decides_no_bound_and_moves_the_mean_no_further(self, ignored):
+        """It used to decide whether a bound stands in the ledger, and how much others weigh."""
+        x, y = examples()
+        bound = 2 * 1.0 * 0.05 * math.sqrt(2 * (1.0 + 1.0))  # 2ρη·√2·R
+        sums, headers = [], []
+        for label in (0, -100):
+            labels = y.clone()
+            torch.manual_seed(0)
+            step, loader = prepare(bounded_linear(6, 3, 1.0), (x, labels), **CONVEX)
+            first = next(iter(loader))
+            rows = [int((x == row).all(1).nonzero()) for row in first.data[0][:4]]
+            labels[[rows[i] for i in ignored]] = -100
+            labels[rows[0]] = label
+            torch.manual_seed(0)
+            step, loader = prepare(bounded_linear(6, 3, 1.0), (x, labels), **CONVEX)
+            headers.append(step.plan.header)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(
+                    "dpdt.algorithm.publish.perturbed",
+                    lambda total, **_: sums.append(total.clone()) or torch.zeros_like(total),
+                )
+                step(next(iter(loader)))
+        assert 0 < float((sums[0] - sums[1]).norm()) <= 2 * bound / 4  # 4 in a micro-batch
+        assert headers[0] == headers[1]
+        assert headers[0].gradient_bound is not None
 
     def test_a_radius_that_is_changed_later_has_no_effect(self):
         results = []

@@ -305,3 +305,16 @@ def test_an_interrupt_while_the_command_is_imported_shows_no_traceback(tmp_path)
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "dpdt: interrupted\n")
+
+
+def test_that_contributions_were_not_finite_is_said_on_a_terminal_alone(tmp_path, monkeypatch):
+    """One record decides it, and what a log holds may be published."""
+    x = np.full((300, 4), 3e38, dtype=np.float32)
+    source = stored(tmp_path / "own.npz", x_train=x)
+    quick = ("method.lr=0.1", "method.noise=2.0", "train.epochs=2", "train.batch_size=50")
+    for on_terminal in (True, False):
+        monkeypatch.setattr("dpdt.cli.console.on_terminal", lambda shown=on_terminal: shown)
+        out = tmp_path / str(on_terminal)
+        status, told = asked("train", source, *sets(*quick), "--out", out)
+        assert status == 0, told
+        assert ("some contributions were not finite" in told) == on_terminal

@@ -23,6 +23,11 @@ SPELLED = {
 HANDLER = "dpdt.spelled"
 
 
+def on_terminal() -> bool:
+    """Tell whether standard error is seen by whoever trains, and kept in no log."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 class OutputError(Exception):
     """Standard output cannot be written to. `error` says why."""
 

@@ -12,7 +12,7 @@ import click
 
 from dpdt import config
 from dpdt.algorithm import diagnostics
-from dpdt.cli import options
+from dpdt.cli import console, options
 from dpdt.cli.console import OutputError
 from dpdt.cli.table import left_out
 from dpdt.errors import InputError
@@ -136,9 +136,9 @@ def _tell(outcome: Outcome, path: Path, *, diagnose: bool, as_json: bool) -> Non
         f"{outcome.steps} steps, {outcome.epochs:g} epochs, {outcome.seconds:.1f} s"
         + ("" if outcome.finished else f" (interrupted; dpdt train --resume {path} continues)")
     )
-    if outcome.nonfinite:
+    if outcome.nonfinite and console.on_terminal():  # in a log it could be published
         click.echo(
-            "some contributions were not finite and counted as 0: how many is private, and "
+            "some contributions were not finite and counted as 0: this is private, and how many "
             f"stands in {Run(outcome.run).metrics_path}",
             err=True,
         )

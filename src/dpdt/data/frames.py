@@ -97,6 +97,18 @@ def _categories(column: Any) -> list[Any] | None:
     return None if found is None else list(found)
 
 
+def _look_found(column: Any) -> bool:
+    """Tell by its type alone whether the categories of a column may have been found in the data.
+
+    Whether all of them occur would say more, but one example can decide that.
+    """
+    declared = _categories(column) or []
+    try:
+        return not column.dtype.ordered and declared == sorted(declared)
+    except TypeError:  # categories that have no order are found as they come
+        return not column.dtype.ordered
+
+
 def _codes(column: Any, what: str, name: Any) -> np.ndarray:
     """The number of each category, of those that are declared."""
     codes = column.cat.codes.to_numpy().astype("int64")
@@ -105,12 +117,12 @@ def _codes(column: Any, what: str, name: Any) -> np.ndarray:
             f"{what}: column {name!r} has missing values; declare a category for them, and "
             "fill them with it"
         )
-    declared = len(_categories(column) or ())
-    if len(np.unique(codes)) == declared:
+    if _look_found(column):
         warnings.warn(
-            f"{what}: the categories of column {name!r} count as public, and all of them occur. If "
-            "astype('category') found them in the data, they are private: declare them by "
-            "pandas.CategoricalDtype([...]) from what is known without the data",
+            f"{what}: the categories of column {name!r} count as public, and are in the order in "
+            "which astype('category') finds them. If it found them in the data, they are private: "
+            "declare what is known without the data by "
+            "pandas.CategoricalDtype([...], ordered=True)",
             stacklevel=2,
         )
     return np.asarray(codes)

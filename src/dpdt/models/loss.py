@@ -49,7 +49,11 @@ NUMBERWISE = (
 
 
 def default_loss(model: Callable[..., Any], batch: Data) -> Tensor:
-    """Mean loss of a micro-batch: the model's own for a mapping, cross-entropy for (x, y)."""
+    """Mean loss of a micro-batch: the model's own for a mapping, cross-entropy for (x, y).
+
+    The mean is over all examples, whatever their labels. So each has the same weight, also beside
+    labels that are left out.
+    """
     if isinstance(batch, Mapping):
         said = model(**batch)
         loss = getattr(said, "loss", None)
@@ -63,18 +67,21 @@ def default_loss(model: Callable[..., Any], batch: Data) -> Tensor:
     outputs, y = tensor_of(model(batch[0])), batch[1]
     y = class_numbers(outputs, y)
     if outputs.dim() == 2 and y.dim() == 1 and y.dtype == torch.int64:
-        return _cross_entropy(outputs, y)
+        return _cross_entropies(outputs, y).sum() / len(y)
     return F.cross_entropy(outputs, y)
 
 
-def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """F.cross_entropy of class numbers, in steps that vmap knows.
+def _cross_entropies(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy of every class number, in steps that vmap knows.
 
-    Mapped over examples, torch's own imports sympy (0.3 s) and runs in Python at every call.
+    Mapped over examples, torch's own imports sympy (0.3 s) and runs in Python at every call. A
+    label that is none of the classes has no gradient, so that it neither ends a run nor exceeds a
+    bound that is recorded. Its loss is NaN, for whoever trains to see; that of IGNORED is 0.
     """
-    known = y != IGNORED
+    known = (y >= 0) & (y < outputs.shape[1])
     scores = outputs.log_softmax(1).gather(1, torch.where(known, y, 0).unsqueeze(1)).squeeze(1)
-    return -torch.where(known, scores, 0.0).sum() / known.sum()
+    losses: Tensor = torch.where(known, -scores, torch.nan).masked_fill(y == IGNORED, 0.0)
+    return losses
 
 
 def token_loss(model: Callable[..., Any], batch: Data) -> Tensor:
@@ -82,7 +89,8 @@ def token_loss(model: Callable[..., Any], batch: Data) -> Tensor:
     if isinstance(batch, Mapping):
         return default_loss(model, batch)
     outputs, y = tensor_of(model(batch[0])), batch[1]
-    return _cross_entropy(outputs.flatten(0, 1), y.flatten())
+    tokens: Tensor = (y != IGNORED).sum()
+    return _cross_entropies(outputs.flatten(0, 1), y.flatten()).sum() / tokens.clamp_min(1)
 
 
 def tensor_of(found: Any) -> Tensor:
