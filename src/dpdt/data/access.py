@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, default_collate
 from dpdt.algorithm.batch import Data, leaves, tree_map
 from dpdt.algorithm.places import as_bytes
 from dpdt.algorithm.randomness import kept, seeded
+from dpdt.data.each import Each
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 
@@ -76,9 +77,12 @@ def read(data: Any, indices: Tensor, seed: int, step: int) -> Data:
         return None
     rows = []
     with kept():
-        for i in indices.tolist():
-            seeded(seed, step, i)
-            rows.append(data[i])
+        if isinstance(data, Each):
+            rows = data.read(indices.tolist(), seed, step)
+        else:
+            for i in indices.tolist():
+                seeded(seed, step, i)
+                rows.append(data[i])
     batch = default_collate(rows)
     refuse_others(batch)
     return batch
