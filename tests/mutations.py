@@ -4953,8 +4953,8 @@ GIVEN = [
     Mutation(
         "data/state.py",
         "what reading an example has changed stays",
-        "        row = self.seeded(number, seed, step, get)\n        self._put_back()\n        return row",
-        "        row = self.seeded(number, seed, step, get)\n        return row",
+        "        self._put_back()\n        return row",
+        "        return row",
         ("tests/data/test_state.py",),
     ),
     Mutation(

@@ -560,6 +560,7 @@ class Snapshot:
             return
         names = tuple(sorted(attributes))
         self.places.append(Names(vars(module), called, names))
+        self.seen[id(vars(module))] = vars(module)
         for name in names:
             value = vars(module).get(name)
             yield value, f"{name!r} of module {module.__name__}", ""
