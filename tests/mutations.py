@@ -2922,16 +2922,16 @@ STEPS = [
     Mutation(
         "data/access.py",
         "what a Dataset draws depends on who else is read",
-        "            seeded(seed, step, key)\n",
-        "            pass\n",
+        "                seeded(seed, step, key)\n",
+        "                pass\n",
         (ISOLATION,),
     ),
     Mutation(
         "data/access.py",
         "a Dataset sees several examples at once",
-        ("            rows.append(data[i])\n    batch = default_collate(rows)"),
+        ("                rows.append(data[i])\n    batch = default_collate(rows)"),
         (
-            "            pass\n"
+            "                pass\n"
             "        rows = data.__getitems__(indices.tolist())\n"
             "    batch = default_collate(rows)"
         ),
@@ -5011,9 +5011,51 @@ GIVEN = [
     Mutation(
         "data/each.py",
         "what is read may depend on what was read before",
-        "if not same or not all(map(same_bits, leaves(first), leaves(again))):",
-        "if not same:",
+        "if form_of(again) != self.form or not alike(first, again):",
+        "if form_of(again) != self.form:",
         FIRST_HOUR,
+    ),
+    Mutation(
+        "data/state.py",
+        "what reading an example has changed stays",
+        "        self._put_back()\n        return row",
+        "        return row",
+        ("tests/data/test_state.py",),
+    ),
+    Mutation(
+        "data/state.py",
+        "a Dataset's own generators go on from where they stand",
+        "            self.near.seed(own)\n",
+        "            pass\n",
+        ("tests/data/test_state.py",),
+    ),
+    Mutation(
+        "data/state.py",
+        "containers with many members are never put back",
+        "if not self.careful and self._written():",
+        "if False:",
+        ("tests/data/test_state.py",),
+    ),
+    Mutation(
+        "data/state.py",
+        "no example is read again after the others",
+        "if not alike(rows[chosen], self.one(*pairs[chosen], seed, step, get)):",
+        "if False:",
+        ("tests/data/test_state.py",),
+    ),
+    Mutation(
+        "data/state.py",
+        "a change of a large array is not noticed",
+        "        if what := self._lasting():\n            raise written(what)",
+        "        self._lasting()",
+        ("tests/data/test_state.py",),
+    ),
+    Mutation(
+        "training/loader.py",
+        "what is found while reading does not void the run",
+        "            self.void(str(error))\n",
+        "            pass\n",
+        ("tests/data/test_state.py",),
     ),
     Mutation(
         "data/given.py",

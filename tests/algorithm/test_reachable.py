@@ -3,6 +3,7 @@
 import array
 import itertools
 import math
+import os
 import random
 import threading
 from collections import OrderedDict, defaultdict, deque
@@ -19,6 +20,7 @@ from dpdt.algorithm.reachable import Opaque, Snapshot
 from dpdt.errors import InputError, Tainted
 from tests.numbers import prepare, train, unseen
 
+from . import problems
 from .problems import classification
 
 DPSGD = {"method": "dpsgd", "batch_size": 10, "epochs": 4, "noise": 1.0}
@@ -28,6 +30,105 @@ FIXED = {
 }  # fmt: skip
 GLOBAL = {"level": 0.0}
 NUMBER = 0
+BETWEEN, MADE_UP = "changed between steps", "made-up inputs"
+
+
+class Fed:
+    """A class whose attribute a callback can set."""
+
+    level = SEEN = 0.0
+
+
+def in_a_closure():
+    level = 0.0
+
+    def feed(value):
+        nonlocal level
+        level = value
+
+    return lambda: level, feed, BETWEEN
+
+
+def in_a_global_name():
+    def feed(value):
+        global NUMBER
+        NUMBER = value
+
+    return lambda: NUMBER, feed, BETWEEN
+
+
+def in_a_dictionary():
+    return lambda: GLOBAL["level"], lambda value: GLOBAL.update(level=value), BETWEEN
+
+
+def in_an_object_of_a_list():
+    held = [SimpleNamespace(level=0.0)]
+    return lambda: held[0].level, lambda value: setattr(held[0], "level", value), BETWEEN
+
+
+def in_a_module_that_the_loss_calls():
+    inner = nn.Linear(1, 1)
+    inner.level = 0.0
+    return lambda: inner.level, lambda value: setattr(inner, "level", value), BETWEEN
+
+
+def in_a_buffer():
+    inner = nn.BatchNorm1d(1)
+    return inner.running_mean.item, lambda value: inner.running_mean.fill_(value), BETWEEN
+
+
+def in_a_tensor_that_torch_does_not_count():
+    held = torch.zeros(1)
+    return lambda: held[0], lambda value: held.data.numpy().fill(value), f"{BETWEEN}|{MADE_UP}"
+
+
+def in_a_class():
+    return lambda: Fed.level, lambda value: setattr(Fed, "level", value), BETWEEN
+
+
+def in_a_class_under_another_name():
+    return lambda: type(Fed()).SEEN, lambda value: setattr(Fed, "SEEN", value), BETWEEN
+
+
+def in_a_default():
+    def read(level=[0.0]):  # noqa: B006
+        return level[0]
+
+    return read, lambda value: read.__defaults__[0].__setitem__(0, value), BETWEEN
+
+
+def in_defaults_that_are_exchanged():
+    def read(level=0.0):
+        return level
+
+    return read, lambda value: setattr(read, "__defaults__", (value,)), f"{BETWEEN}|{MADE_UP}"
+
+
+def in_an_imported_module():
+    return lambda: problems.level, lambda value: setattr(problems, "level", value), BETWEEN
+
+
+def in_a_module_behind_a_closure():
+    now = unseen(level=0.0)
+    return lambda: now.level, lambda value: setattr(now, "level", value), MADE_UP
+
+
+def in_the_environment():
+    def feed(value):
+        os.environ["LEVEL"] = str(value)
+
+    return lambda: os.environ["LEVEL"], feed, MADE_UP
+
+
+FEEDS = {
+    function.__name__: function
+    for function in (
+        in_a_closure, in_a_global_name, in_a_dictionary, in_an_object_of_a_list,
+        in_a_module_that_the_loss_calls, in_a_buffer, in_a_tensor_that_torch_does_not_count,
+        in_a_class, in_a_class_under_another_name, in_a_default, in_defaults_that_are_exchanged,
+        in_an_imported_module, in_a_module_behind_a_closure, in_the_environment,
+    )
+}  # fmt: skip
 
 
 def run(model, data=None, **options):
@@ -310,42 +411,54 @@ class TestRuns:
         finally:
             GLOBAL.pop("x", None)
 
-    @pytest.mark.parametrize("where", ["closure", "global", "object", "unseen"])
-    def test_a_loss_that_is_fed_between_steps_voids_the_run(self, where, monkeypatch):
+    @pytest.mark.parametrize("method", ["dpsgd", "dpdt"])
+    @pytest.mark.parametrize("where", FEEDS)
+    def test_a_loss_that_is_fed_between_steps_voids_the_run(self, where, method, monkeypatch):
         """A private loss that a callback hands to the next step: ε 0.23 printed, 91.8 true."""
-        level, now = [0.0], unseen(level=0.0)
-        holder = SimpleNamespace(level=0.0)
+        for name in ("level", "SEEN"):
+            monkeypatch.setattr(Fed, name, 0.0)
+        monkeypatch.setitem(GLOBAL, "level", 0.0)
+        monkeypatch.setenv("LEVEL", "0.0")
+        monkeypatch.setattr("tests.algorithm.test_reachable.NUMBER", 0)
+        monkeypatch.setattr(problems, "level", 0.0, raising=False)
+        read, feed, what = FEEDS[where]()
 
         def loss(model, batch):
-            added = {
-                "closure": level[0], "global": GLOBAL["level"], "object": holder.level,
-                "unseen": now.level,
-            }[where]  # fmt: skip
-            return F.cross_entropy(model(batch[0] + added), batch[1])
+            return F.cross_entropy(model(batch[0] + float(read())), batch[1])
 
-        def feed(result):
-            match where:
-                case "closure":
-                    level[0] = float(result.loss)
-                case "global":
-                    GLOBAL["level"] = float(result.loss)
-                case "object":
-                    holder.level = float(result.loss)
-                case "unseen":
-                    now.level = float(result.loss)
-
-        monkeypatch.setitem(GLOBAL, "level", 0.0)
-        step, loader = prepare(nn.Linear(6, 3), classification(40), loss=loss, **DPSGD)
+        options = DPSGD if method == "dpsgd" else FIXED
+        step, loader = prepare(nn.Linear(6, 3), classification(40), loss=loss, **options)
 
         def go():
             for batch in loader:
-                feed(step(batch))
+                feed(float(step(batch).loss))
             step.finish()
 
-        told = "made-up inputs" if where == "unseen" else "changed between steps"
-        with pytest.raises(Tainted, match=told):
+        with pytest.raises(Tainted, match=what):
             go()
         assert math.isinf(step.privacy().epsilon)
+
+    def test_what_is_fed_to_the_users_own_module_never_reaches_a_pass(self):
+        """Training calls copies, which were made before the first step."""
+
+        class Shifts(nn.Linear):
+            level = 0.0
+
+            def forward(self, x):
+                return super().forward(x + self.level)
+
+        found = []
+        for feeds in (False, True):
+            torch.manual_seed(0)
+            model = Shifts(6, 3)
+            step, loader = prepare(model, classification(40), noise_seed=3, **DPSGD)
+            for batch in loader:
+                result = step(batch)
+                if feeds:
+                    model.level = float(result.loss)
+            step.finish()
+            found.append(model.weight.detach().clone())
+        assert torch.equal(*found)
 
     def test_a_random_auxiliary_is_recomputed_on_the_copy_that_the_pass_used(self, monkeypatch):
         """Not the first one on a fresh copy, which could not notice what the others left."""

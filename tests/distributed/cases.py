@@ -1,5 +1,7 @@
 """What ranks are asked to do in tests. Everything here runs in every rank, or in one process."""
 
+import logging
+
 import numpy as np
 import torch
 from torch import nn
@@ -98,25 +100,27 @@ def trained(name, kind="deep"):
 def held_and_read(name):
     """How much a rank remembers, and which examples it reads."""
 
+    seen = logging.getLogger("what is read")  # which is not put back after each example
+    seen.numbers = set()
+
     class Spy(torch.utils.data.Dataset):
         def __init__(self):
-            self.data, self.read = examples(), set()
+            self.data = examples()
 
         def __len__(self):
             return len(self.data[1])
 
         def __getitem__(self, i):
-            self.read.add(i)
+            seen.numbers.add(i)
             return self.data[0][i], self.data[1][i]
 
-    data = Spy()
-    step, loader = prepare(deep(), data, **options_of(name))
-    data.read.clear()  # of what looks at the shape of an example, and at a sample
+    step, loader = prepare(deep(), Spy(), **options_of(name))
+    seen.numbers.clear()  # of what looks at the shape of an example, and at a sample
     batches = [step(batch) and batch for batch in loader]
     kept = {n: list(t.shape) for n, t in step.engine.memory.state().items()}
     numbers = [tuple(batch.numbers.tolist()) for batch in batches]
     step.finish()
-    return {"kept": kept, "read": data.read, "numbers": numbers}
+    return {"kept": kept, "read": seen.numbers, "numbers": numbers}
 
 
 class Constant(nn.Module):

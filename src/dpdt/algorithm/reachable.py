@@ -10,8 +10,8 @@ function of that number. An object whose content cannot be seen is refused with 
 (`Opaque`).
 
 Code of torch, numpy, transformers and the like is taken as it is: their classes and functions are
-not walked, but what their objects hold is. Modules are not walked either: what code writes to an
-attribute of an imported module is not seen.
+not walked, but what their objects hold is. Of imported modules of the user's own, what the code
+names is walked.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ import array
 import dis
 import enum
 import functools
+import importlib.util
 import inspect
 import logging
 import random
 import sys
+import sysconfig
 import threading
 import types
 import typing
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,8 +65,10 @@ CALLABLES = frozenset(("cython_function_or_method", "fused_cython_function", "nb
 POINTER = 8  # bytes that a slot, a __dict__ or a list of weak references takes in an object
 ARRAY_BYTES = 1 << 20  # larger arrays are compared by content at checkpoints, not at every call
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")  # operations of code
 MISSING = object()
+PATHS = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
 
 
 class Opaque(InputError):
@@ -432,7 +437,7 @@ class Snapshot:
             and id(obj) not in self._trained  # a tensor that wraps another is changed by training
         ):
             yield from self._attributes(obj, label)
-        if not isinstance(obj, type) and _foreign(type(obj)):
+        if not isinstance(obj, type) and self._is_foreign(type(obj)):
             yield type(obj), f"class {type(obj).__qualname__}", ""
 
     def _attributes(self, obj: Any, label: str) -> Iterator[tuple[Any, str, str]]:
@@ -535,16 +540,42 @@ class Snapshot:
             self.places.append(Table(vars(obj), called, "attributes"))
             for key, value in vars(obj).items():
                 yield value, f"attribute {key!r} of {called}", ""
-        if _package(obj.__globals__.get("__name__")) in LIBRARIES:
+        if self._is_library(obj.__globals__.get("__name__")):
             return
         names = tuple(sorted(_names(obj.__code__, *GLOBAL)))
         self.places.append(Names(obj.__globals__, called, names))
         self.seen[id(obj.__globals__)] = obj.__globals__
+        attributes = _names(obj.__code__, *ATTRIBUTE)
         for name in names:
-            yield obj.__globals__.get(name), f"global variable {name!r}", ""
+            value = obj.__globals__.get(name)
+            yield value, f"global variable {name!r}", ""
+            yield from self._imported(value, attributes, called, ())
+
+    def _imported(
+        self, module: Any, attributes: frozenset[str], called: str, above: tuple[Any, ...]
+    ) -> Iterator[tuple[Any, str, str]]:
+        """Walk what a function names of a module of the user's own."""
+        own = isinstance(module, types.ModuleType) and module not in above
+        if not own or self._is_library(module.__name__) or installed(module.__name__):
+            return
+        names = tuple(sorted(attributes))
+        self.places.append(Names(vars(module), called, names))
+        self.seen[id(vars(module))] = vars(module)
+        for name in names:
+            value = vars(module).get(name)
+            yield value, f"{name!r} of module {module.__name__}", ""
+            yield from self._imported(value, attributes, called, (*above, module))
+
+    def _is_library(self, module: str | None) -> bool:
+        """Tell whether the code of a module is taken as it is."""
+        return _package(module) in LIBRARIES
+
+    def _is_foreign(self, cls: type) -> bool:
+        """Tell whether a class is of the user's own, or of a library that is not known."""
+        return _is_heap(cls) and not self._is_library(cls.__module__)
 
     def _class(self, obj: type, label: str) -> Iterator[tuple[Any, str, str]]:
-        if not _foreign(obj):
+        if not self._is_foreign(obj):
             return
         called = f"class {obj.__qualname__}"
         self.places.append(Slots(obj, called))
@@ -620,9 +651,15 @@ def _package(module: str | None) -> str:
     return (module or "").partition(".")[0]
 
 
-def _foreign(cls: type) -> bool:
-    """Tell whether a class is of the user's own, or of a library that is not known."""
-    return _is_heap(cls) and _package(cls.__module__) not in LIBRARIES
+@functools.cache
+def installed(module: str | None) -> bool:
+    """Tell whether a module is of an installed package."""
+    try:
+        spec = importlib.util.find_spec(_package(module))
+    except (ImportError, ValueError):
+        return False
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    return any(Path(p).is_relative_to(path) for p in places if p for path in PATHS)
 
 
 def _is_heap(cls: type) -> bool:

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, default_collate
 from dpdt.algorithm.batch import Data, leaves, tree_map
 from dpdt.algorithm.places import as_bytes
 from dpdt.algorithm.randomness import kept, seeded
+from dpdt.data.each import Each
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
 
@@ -78,9 +79,13 @@ def read(data: Any, indices: Tensor, seed: int, step: int, keys: np.ndarray | No
     rows = []
     with kept():
         numbers = indices.tolist()
-        for i, key in zip(numbers, numbers if keys is None else keys.tolist(), strict=True):
-            seeded(seed, step, key)
-            rows.append(data[i])
+        own = numbers if keys is None else keys.tolist()
+        if isinstance(data, Each):
+            rows = data.read(numbers, own, seed, step)
+        else:
+            for i, key in zip(numbers, own, strict=True):
+                seeded(seed, step, key)
+                rows.append(data[i])
     batch = default_collate(rows)
     refuse_others(batch)
     return batch

@@ -6,8 +6,9 @@ So a collate function only ever sees one example, as a batch of one.
 
 Guarantees: what is read of an example is a function of the example and of the random numbers that
 are set before it. Its shapes and types are those of example 0, or it is refused. So torch never
-finds a common type for examples that differ, which would depend on who is in the batch. What keeps
-something between two examples is refused, as far as reading the first ones twice shows it.
+finds a common type for examples that differ, which would depend on who is in the batch. All are
+read from the same state of the Dataset, its transforms and its collate function (state.py). What
+the first examples show to depend on what was read before is refused.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from dpdt.algorithm.batch import Data, leaves, tree_map
-from dpdt.algorithm.places import same_bits
-from dpdt.algorithm.randomness import kept, seeded
+from dpdt.algorithm.randomness import kept
+from dpdt.data.state import Reads, alike
 from dpdt.errors import InputError
 
 Collate = Callable[[list[Any]], Any]
@@ -41,9 +42,13 @@ class Each(Dataset[Data]):
         what: str,
         collate: Collate = default_collate,
         changed: Callable[[Data], Data] | None = None,
+        reads: Reads | None = None,
     ):
         self.source, self.what, self.collate, self.changed = source, what, collate, changed
         self.form: Any = None
+        self.reads = reads or Reads(
+            {what: source, f"the collate function of {what}": collate}, what
+        )
         if len(self):
             self._look()
 
@@ -57,28 +62,38 @@ class Each(Dataset[Data]):
                 f"{self.what}: example {number} is {_words(form_of(one))}, and example 0 is "
                 f"{_words(self.form)}; {FIXED}"
             )
-        return tree_map(lambda t: t[0], one)
+        return tree_map(lambda t: t[0].clone(), one)  # it may lie in what is put back
+
+    def read(self, numbers: list[int], keys: list[int], seed: int, step: int) -> list[Data]:
+        """Read examples, each with random numbers that follow its own key and the step."""
+        return self.reads.batch(numbers, keys, seed, step, self.__getitem__)
 
     def but(self, changed: Callable[[Data], Data]) -> Each:
         """The same examples, changed once they are read."""
-        return Each(self.source, self.what, self.collate, changed)
+        return Each(self.source, self.what, self.collate, changed, self.reads)
 
     def _look(self) -> None:
         """Learn the form of an example, and see that reading another leaves it as it is."""
         with kept():
-            first, _, again = (self._seeded(i) for i in (0, min(1, len(self) - 1), 0))
+            self.reads.begin()
+            order = (0, min(1, len(self) - 1), 0)
+            first, _, again = (tree_map(torch.clone, self._seeded(i)) for i in order)
+            lasting = self.reads.settle()
         self.form = form_of(first)
-        same = form_of(again) == self.form
-        if not same or not all(map(same_bits, leaves(first), leaves(again))):
+        if form_of(again) != self.form or not alike(first, again):
             raise InputError(
                 f"{self.what}: gives another example 0 when it is read again, after another and "
-                "with the same random numbers: so examples depend on what was read before; draw "
-                "from torch, numpy or random without a generator of your own, and keep nothing"
+                "with the same random numbers: so examples depend on what was read before; let "
+                "__getitem__ keep nothing that it reads later"
+            )
+        if lasting is not None:
+            raise InputError(
+                f"{self.what}: reading an example changes {lasting}, which is too large to be set "
+                "back after each; let __getitem__ change a copy of what it holds"
             )
 
     def _seeded(self, number: int) -> Data:
-        seeded(0, 0, number)
-        return self._one(number)
+        return self.reads.seeded(number, number, 0, 0, self._one)
 
     def _one(self, number: int) -> Data:
         """An example as a batch of one."""

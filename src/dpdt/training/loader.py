@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
 from dpdt.algorithm.places import same_bits
 from dpdt.data.access import read, sample
+from dpdt.data.each import Each
 from dpdt.distributed.world import World
 from dpdt.errors import InputError, Tainted
 from dpdt.noise import Single
@@ -73,9 +74,15 @@ class Loader(Single):
         self.alone, self.fixed = alone, fixed
         self.pinned = device.type == "cuda"  # memory that a GPU reads while the CPU goes on
         self.world = world
+        if workers and isinstance(data, Each) and (file := data.reads.file):
+            raise InputError(
+                f"train.workers: {file} is an open file, and processes that read would share its "
+                "position; open it within __getitem__, or leave workers at 0"
+            )
         self.position = 0
         self._lock = threading.RLock()
         self.announce: Callable[[int], None] = lambda step: None
+        self.void: Callable[[str], None] = lambda why: None
         self._ahead: Generator[Data] | None = None  # what is being read
         self._handed: dict[int, tuple[Handed, Batch]] = {}  # not yet used: as given, and our own
         self._began = self._state()
@@ -84,7 +91,9 @@ class Loader(Single):
         return self.steps - self.position
 
     def check(self) -> None:
-        """Refuse tensors that were changed since the run began, as far as one can see."""
+        """Refuse data that were changed since the run began, as far as one can see."""
+        if isinstance(self.data, Each):
+            self.data.reads.check()
         if self._state() != self._began:
             raise Tainted(
                 "the training data were changed during the run, so that an example may depend on "
@@ -92,7 +101,7 @@ class Loader(Single):
             )
 
     def _state(self) -> tuple[str, list[int]] | None:
-        """Of tensors some examples, and torch's count of changes. A Dataset may have epochs."""
+        """Of tensors some examples, and torch's count of changes."""
         if isinstance(self.data, Dataset):
             return None
         return sample(self.data), [t._version for t in leaves(self.data)]
@@ -118,6 +127,14 @@ class Loader(Single):
             self._stop_reading()
 
     def _batch(self, step: int) -> Batch:
+        """Read the batch of a step; what is found to break the guarantee voids it."""
+        try:
+            return self._made(step)
+        except Tainted as error:
+            self.void(str(error))
+            raise
+
+    def _made(self, step: int) -> Batch:
         data = self._read_ahead(step)
         part = self.draws.use(step)
         numbers = torch.from_numpy(part.indices)

@@ -75,6 +75,7 @@ class Step(Single):
         self._recorded = 0  # steps before this number stand in the ledger already
         self._finished, self._shown = False, False  # what was guaranteed so far was asked for
         loader.announce = self._turns.recorded(self._record)
+        loader.void = self.writer.void
 
     def __call__(self, batch: Batch) -> StepResult:
         """Take the step of a batch, the next one of the loader, which has recorded it."""
