@@ -202,6 +202,7 @@ def test_accuracy_that_was_published_is_compared_and_no_other(run, tmp_path):
     assert [trace["name"] for trace in chart.traces] == ["dpdt", "dpsgd"]
     assert [row[-1] for row in chart.rows] == ["75.00%", "50.00%"]
     assert "published" in chart.note
+    assert chart.layout["xaxis"]["range"][0] == 0.0  # equal ε are not drawn apart
     seen = [replace(each, private=private.facts(run, private=True).private) for each in runs]
     assert "published" not in compared.trade_off(seen).note
     assert compared.trade_off(seen).rows[0][-1] != "75.00%"

@@ -13,11 +13,16 @@ from dpdt.report import audit, comparison, diagnostics, privacy, reproduction, s
 
 
 def compared(path):
-    rows = [
-        {"method": m, "proven_epsilon": e, "accuracy_mean": 0.8, "accuracy_spread": 0.01}
-        for m, e in (("dpdt", 1.0), ("dpdt", 8.0), ("dpsgd", 3.0), ("plain", None))
-    ]
-    comparison.draw(rows, path)
+    comparison.draw(rows_of(("dpdt", 1.0), ("dpdt", 8.0), ("dpsgd", 3.0), ("plain", None)), path)
+
+
+def rows_of(*cells):
+    """The rows of a comparison, whose proven ε stay a little below their targets."""
+    return [
+        {"method": m, "target_epsilon": e, "proven_epsilon": e and e - 1.5e-4 + 1e-7 * i,
+         "accuracy_mean": 0.8, "accuracy_spread": 0.01}
+        for i, (m, e) in enumerate(cells)
+    ]  # fmt: skip
 
 
 def diagnosed(path):
@@ -84,6 +89,27 @@ def test_a_picture_says_where_it_is(tmp_path):
     assert json.loads(done.stdout)
     assert f"picture: {path}" in done.stderr
     assert Path(path).read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("cells", [
+    [("dpdt", 3.0), ("dpsgd", 3.0), ("plain", None)], [("dpsgd", 3.0)], [("plain", None)],
+    [("dpdt", 1.0), ("dpsgd", 1.0), ("dpdt", 8.0), ("dpsgd", 8.0), ("plain", None)],
+])  # fmt: skip
+def test_no_two_numbers_below_a_comparison_are_the_same(cells, tmp_path, monkeypatch):
+    """At one target ε methods stand side by side, since an axis of equal ε says nothing."""
+    seen = []
+    monkeypatch.setattr(comparison, "save", lambda figure, path: seen.append(figure))
+    comparison.draw(rows_of(*cells), tmp_path / "picture.png")
+    (figure,) = seen
+    style.plain_numbers(figure)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    ticks = axes.get_xticklabels() + axes.get_xticklabels(minor=True)
+    said = [tick.get_text() for tick in ticks if tick.get_text()]
+    assert len(set(said)) == len(said) > 0
+    if len({e for _, e in cells} - {None}) < 2:
+        bounds = {3.0: "ε ≤ 3", None: "ε ≤ ∞"}
+        assert said == [f"{method}\n{bounds[e]}" for method, e in cells]
 
 
 @pytest.mark.parametrize("last", [6, 200, 20_000])

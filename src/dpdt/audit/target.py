@@ -47,8 +47,7 @@ def minus_loss(found: Said, task: Task) -> np.ndarray:
 
 def task_in(config: Config) -> Task:
     """What the model of a configuration is trained for."""
-    facts = data.facts(config.data.name, config.data.limit)
-    return models.task(config.model, facts)
+    return models.task(config.model, config.data.facts())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,7 @@ def command(
     The configuration's own method has the values of [method], every other those of its table
     [peers.NAME]. Each run has a folder below --out (compare/NAME unless given). Runs that are there
     already are not made again, so an interrupted comparison continues. Accuracy is a mean over
-    seeds ± standard deviation. A picture shows it over ε.
+    seeds ± standard deviation. A picture shows it over ε, or by method if there is one ε.
     """
     targets, source = _epsilons(epsilons), source or config.default(overrides)
     chosen = config.load(source, overrides, target=targets[0] if targets else 3.0)

@@ -83,6 +83,7 @@ def trade_off(runs: Sequence[Facts]) -> Chart | None:
                        "hovertemplate": f"%{{text}}, {method}<br>proven ε %{{x:.4g}}<br>"
                        "accuracy %{y:.2%}<extra></extra>"})  # fmt: skip
     layout = layout_of(f"{SMALLER} · proven ε", f"accuracy ({HIGHER})")
+    layout["xaxis"] |= scale_of([e for _, e, _ in known])[0]
     layout["yaxis"] |= {"tickformat": ".2~%"}
     layout["margin"] = {**layout["margin"], "t": 60, "r": 40}
     rows = [[run.name, run.ledger.header.method, up(e), f"{a:.2%}"] for run, e, a in known]

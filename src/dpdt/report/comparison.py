@@ -37,8 +37,19 @@ def _number(x: float | None, otherwise: str, rounding: str = ROUND_HALF_EVEN) ->
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Accuracy over proven ε, with a line for each method. Plain training is a level."""
+    """Draw accuracy over proven ε, a line for each method; at one target ε a point for each."""
     figure, axes = new_figure()
+    if len({row["target_epsilon"] for row in rows} - {None}) > 1:
+        _over_epsilon(rows, axes)
+    else:
+        _by_method(rows, axes)
+    axes.set_ylabel(f"accuracy on held-out examples ({HIGHER})")
+    legend(axes)
+    save(figure, path)
+
+
+def _over_epsilon(rows: list[dict[str, Any]], axes: Any) -> None:
+    """Draw a line for each method. Plain training is a level."""
     for method in dict.fromkeys(row["method"] for row in rows):
         mine = [row for row in rows if row["method"] == method]
         known = [row for row in mine if row["proven_epsilon"] is not None]
@@ -54,6 +65,16 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             label=method,
         )
     axes.set(xscale="log", xlabel=f"{SMALLER} · proven ε")
-    axes.set_ylabel(f"accuracy on held-out examples ({HIGHER})")
-    legend(axes)
-    save(figure, path)
+
+
+def _by_method(rows: list[dict[str, Any]], axes: Any) -> None:
+    """Draw a point for each method, with its ε below it. An axis of equal ε would say nothing."""
+    places = range(len(rows))
+    for place, row in zip(places, rows, strict=True):
+        axes.errorbar(
+            place, row["accuracy_mean"], row["accuracy_spread"] or 0.0, marker="o", capsize=3
+        )
+    proven = (_number(row["proven_epsilon"], "∞", ROUND_CEILING) for row in rows)
+    names = [f"{row['method']}\nε ≤ {e}" for row, e in zip(rows, proven, strict=True)]
+    axes.set_xticks(places, names)
+    axes.set(xlim=(-0.5, len(rows) - 0.5), xlabel="method · proven ε")

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from dpdt import data, models
+from dpdt import models
 from dpdt.config import Config
 from dpdt.data import Examples
 from dpdt.errors import InputError
@@ -132,7 +132,7 @@ class _Maker:
 
 def refuse_other_metrics(config: Config) -> None:
     """Refuse to compare runs that are not judged by accuracy."""
-    task = models.task(config.model, data.facts(config.data.name, config.data.limit))
+    task = models.task(config.model, config.data.facts())
     if task.metric != "accuracy":
         raise InputError(
             f"model.task: runs are compared by accuracy, and {task.name} is judged by "
