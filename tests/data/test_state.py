@@ -166,7 +166,7 @@ def test_an_example_is_the_same_whoever_was_read_before(kind):
 @pytest.mark.parametrize("kind", [Generators, Counts, Queues, Cached, Buffered])
 def test_a_process_that_reads_finds_what_the_run_itself_would(kind):
     source = taken(kind())
-    tasks = [(torch.tensor(order), 0) for order in ORDERS]
+    tasks = [(torch.tensor(order), np.array(order), 0) for order in ORDERS]
     elsewhere = list(readers(Reader(source, 0), iter(tasks), 2, pinned=False))
     for order, (x, _) in zip(ORDERS, elsewhere, strict=True):
         own, _ = read(source, torch.tensor(order), 0, 0)
