@@ -5058,6 +5058,27 @@ GIVEN = [
         ("tests/data/test_state.py",),
     ),
     Mutation(
+        "training/watching.py",
+        "an epoch's guarantee is computed twice",
+        "        elif self.callbacks or self.display.enabled:\n",
+        "        if self.callbacks or self.display.enabled:\n",
+        ("tests/training/test_doubts.py",),
+    ),
+    Mutation(
+        "training/doubts.py",
+        "nobody is told of inputs that are not finite",
+        "    if odd:\n",
+        "    if False:\n",
+        ("tests/training/test_doubts.py",),
+    ),
+    Mutation(
+        "training/doubts.py",
+        "nobody is told of held-out examples that are trained on",
+        "    if test is not None and (",
+        "    if False and (",
+        ("tests/training/test_doubts.py",),
+    ),
+    Mutation(
         "data/given.py",
         "a Dataset is read as it is, and torch finds a type for each batch",
         "    return Each(data, what, collate)\n\n\ndef _of_loader",

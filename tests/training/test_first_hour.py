@@ -362,7 +362,7 @@ def test_categories_that_may_have_been_seen_in_the_data_are_said():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             table = frame().astype({"kind": declared})
-            dpdt.prepare(model(inputs=5), (table, pandas.Series(Y)), **QUICK)
+            dpdt.prepare(model(inputs=5), (table, pandas.Series(Y)), quiet=True, **QUICK)
 
 
 # Datasets and DataLoaders

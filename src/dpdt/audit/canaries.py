@@ -50,6 +50,7 @@ def reference(target: Target) -> nn.Module:
         public=target.public,
         using=quiet,
         task=target.task.name,
+        quiet=True,
     )
     return model
 

@@ -65,7 +65,7 @@ def train_shadow(config: Config, data: Any, public: Any, number: int) -> nn.Modu
     learner.to(device.chosen(config.train.device, device.best()))  # as the run was
     using = replace(config.training, train=settings, privacy=privacy)
     task = models.task(config.model, known).name
-    train(learner, data, public=public, using=using, task=task)
+    train(learner, data, public=public, using=using, task=task, quiet=True)
     return learner
 
 

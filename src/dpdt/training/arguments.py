@@ -51,6 +51,7 @@ class Given(TypedDict, total=False):
     source: what the data are recognised by in budgets, if not by some of their examples.
     local: data and users are this rank's alone, and the ranks' users are trained on together.
     world: the ranks that train together. If left out, they are found as torchrun tells.
+    quiet: do not warn of too few examples, of numbers that are not finite, of test=data.
     """
 
     loss: Loss | nn.Module
@@ -69,6 +70,7 @@ class Given(TypedDict, total=False):
     source: str
     local: bool
     world: World
+    quiet: bool
 
 
 GIVEN = tuple(Given.__annotations__)

@@ -19,7 +19,7 @@ from dpdt.distributed.world import World
 from dpdt.errors import InputError
 from dpdt.methods.plan import Plan, decide
 from dpdt.methods.problem import Problem
-from dpdt.training import earlier
+from dpdt.training import doubts, earlier
 from dpdt.training.ahead import Draws
 from dpdt.training.arguments import Arguments, Given, complete, parted, training_of
 from dpdt.training.augment import Augment
@@ -60,7 +60,7 @@ def _prepared(
     kind: type[Step],
 ) -> tuple[Step, Loader]:  # fmt: skip
     training, owners, local = behind.training, given.get("users"), given.get("local", False)
-    offered = Offered.of(model, data, given, device, training.method, world)
+    offered, as_given = Offered.of(model, data, given, device, training.method, world), data
     data, public, loss = offered.data, offered.public, offered.loss
     refuse_alone(world, given, local)
     if (training.privacy.unit == "user") != (owners is not None):
@@ -71,6 +71,8 @@ def _prepared(
     number = number_of(world, data, users, training, local)
     shown = training.privacy.examples or number
     plan = decide(training, replace(Problem.of(model, data, public, loss), examples=shown))
+    if not given.get("quiet"):
+        doubts.say(plan, as_given, data, given.get("test"), world)
     seen = sample(data)
     why_not = world.gather(earlier.why_not(model, seen))
     refuse_unlike(

@@ -61,6 +61,7 @@ class Recorder:
         self.began = time.perf_counter()
         self.pace = Pace(step.plan.training.train.checkpoint, self.world)
         self._spent = Spent(step)
+        self.epsilon: float | None = None  # after the last epoch
 
     @property
     def seconds(self) -> float:
@@ -128,6 +129,7 @@ class Recorder:
     def on_epoch(self, record: dict[str, Any]) -> None:
         if self.folder is not None:
             epsilon, claimed = self._spent(record["epoch"], record["step"])
+            self.epsilon = epsilon
             known = None if epsilon == math.inf else epsilon
             more = {"epsilon": known, "claimed": claimed, "seconds": self.seconds}
             self.folder.metrics({**record, **more})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,6 @@ from dpdt.errors import InputError
 from dpdt.files import CannotWrite
 from dpdt.ledger import Ledger, Tuned
 from dpdt.methods.canaries import Planted, Wanted
-from dpdt.methods.signal import too_few
 from dpdt.runs import Run
 from dpdt.runs.plan import announce, announced, undone
 from dpdt.training import device
@@ -125,6 +123,7 @@ class Assembled:
         *,
         overwrite: bool = False,
         world: World | None = None,
+        quiet: bool = False,
     ) -> tuple[Step, Loader]:
         """The step and its loader; refused if they are not what the configuration says.
 
@@ -144,6 +143,7 @@ class Assembled:
             diagnose=diagnose,
             overwrite=overwrite,
             world=world or World.join(),
+            quiet=quiet,
         )
         step.whole = self.model
         if step.plan.problem != problem_of(config):
@@ -216,7 +216,10 @@ def _run(
         # All but a limit is refused here, before the folder exists.
         ready = Assembled.of(config, examples, folder, show_progress=show_progress)
         depends = ready.depends(config, world)
-        step, loader = ready.prepare(config, diagnose, overwrite=examples is None, world=world)
+        quiet = resume or tuned is not None
+        step, loader = ready.prepare(
+            config, diagnose, overwrite=examples is None, world=world, quiet=quiet
+        )
         step.writer.ledger.tuned = tuned
         if state is not None:
             refuse_changes(path, state["depends"], depends)
@@ -229,8 +232,6 @@ def _run(
                     approve(planned)
             if tuned is None:  # of which nobody is to know how many there are
                 say_size(config, step.plan)
-                if not resume and (said := too_few(step.plan)):
-                    warnings.warn(said, stacklevel=2)
         display = Display(loader.steps, config.train.epochs, show_progress, step.held.name)
         with display, Interrupt() as interrupt:
             recorder = Recorder(folder, step, depends, display=display, interrupt=interrupt)

@@ -151,7 +151,7 @@ def _held_out(examples: AtHand, config: Config) -> int:
 
 def _seal(examples: AtHand, config: Config) -> str:
     """The sealed identity of the data, as the ledger of any of the runs would have it."""
-    step, _ = Assembled.of(config, examples.of(config), None).prepare(config, False)
+    step, _ = Assembled.of(config, examples.of(config), None).prepare(config, False, quiet=True)
     return step.writer.ledger.data
 
 

@@ -180,9 +180,10 @@ class Watch:
     def on_epoch(self, record: dict[str, Any]) -> bool:
         epsilon = None
         self.history.append(record)
-        if self._recorder is not None:
+        if self._recorder is not None:  # which shows it too
             self._recorder.on_epoch(record)
-        if self.callbacks or self.display.enabled:
+            epsilon = self._recorder.epsilon
+        elif self.callbacks or self.display.enabled:
             epsilon, _ = self._spent(record["epoch"], record["step"])
             self.display.epoch(record[self.step.held.name], epsilon)
         known = None if epsilon == math.inf else epsilon
