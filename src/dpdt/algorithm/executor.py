@@ -98,7 +98,7 @@ class Executor:
             if isinstance(place, Table) and place.kind in ("module", *MODULE_TABLES)
         ]
         self._sample: Sample | None = None
-        self._images = any(isinstance(m, nn.Conv2d) for m in model.modules())
+        self.images = any(isinstance(m, nn.Conv2d) for m in model.modules())
         self.convolves = any(isinstance(m, _ConvNd) for m in model.modules())
         self._arranged = False
         self.lanes = Lanes()
@@ -291,13 +291,14 @@ class Executor:
         if self._arranged or not sum(batch.sizes):
             return
         self._arranged = True
-        together = ways.equal_size(batch) if self.scales else ways.size_of(self, batch)
-        if not self._images or layout.place.type != "cpu" or together:
+        if not self.convolves or layout.place.type != "cpu":
             return
-        layout.arrange(channels_last=True)
+        together = ways.equal_size(batch) if self.scales else ways.size_of(self, batch)
         with full_precision(), torch.no_grad(), kept():
-            if not ways.takes_channels_last(self, batch):
-                layout.arrange(channels_last=False)
+            if ways.takes_channels_last(self, batch) and self.images and not together:
+                layout.arrange(channels_last=True)
+                if not ways.runs_channels_last(self, batch):
+                    layout.arrange(channels_last=False)
         self.kept.passed()
 
     def words(self) -> list[str]:

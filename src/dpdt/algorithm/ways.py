@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from dpdt.algorithm import kernels
 from dpdt.algorithm.auxiliary import Contribute
 from dpdt.algorithm.batch import Batch, Data, leaves
 from dpdt.algorithm.gradients import channels_last, looped, vectorised
@@ -83,37 +84,30 @@ def call_once(owner: Executor, model: nn.Module, batch: Batch) -> None:
 
 
 def takes_channels_last(owner: Executor, batch: Batch) -> bool:
+    """Whether no kernel of the model fails on channels last. A model that has them is refused.
+
+    It is asked of the model as it lies, before it is computed in that order.
+    """
+    model, data = owner.copy(), made_up(batch.data, owner.expected)
+    value = None
+    with suppress(Exception), torch.enable_grad():  # a model of the user's own can fail in any way
+        value = owner.loss(model, data)
+    if value is None:
+        return False
+    kernels.refuse_channels_last(value, model)
+    return kernels.takes_channels_last(value)
+
+
+def runs_channels_last(owner: Executor, batch: Batch) -> bool:
     """Whether the model can be computed in the order that the layout now has."""
     layout = owner.layout
     out = torch.empty(1, layout.size, dtype=layout.dtype, device=layout.device)
     data = made_up(batch.data, owner.expected)
     try:
-        with torch.enable_grad():
-            if _norms_constants(owner.loss(owner.copy(), data)):
-                return False
         looped(owner.copy(), owner.loss, layout, channels_last(data), out)
     except UNFIT:  # such as view() of a tensor that lies in another order
         return False
     return True
-
-
-def _norms_constants(value: Tensor) -> bool:
-    """Whether a GroupNorm sees what nothing trained has touched, such as frozen features.
-
-    With channels last, torch's kernel ends the process when it is asked for the slopes by the
-    weights of such a norm, and not by its input.
-    """
-    waiting, seen = [value.grad_fn], set[Any]()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        before = [function for function, _ in node.next_functions]
-        if node.name().startswith("NativeGroupNormBackward") and before[0] is None:
-            return True
-        waiting += before
-    return False
 
 
 def size_of(owner: Executor, batch: Batch) -> int:
@@ -187,7 +181,7 @@ def _probed(
     keys = torch.zeros(2, dtype=torch.int64, device=owner.layout.place)
     given: Any = {"weighted": scaled.weights is not None}
     for given["channels_last"], keyed in product(
-        (True, False) if _side_by_side(owner) else (False,), (None, (owner.seed, 0, keys))
+        (True, False) if _side_by_side(owner, batch) else (False,), (None, (owner.seed, 0, keys))
     ):
         taps = Taps(model, owner.layout, size, **given)
         with suppress(*UNFIT):
@@ -196,7 +190,7 @@ def _probed(
     return None
 
 
-def _side_by_side(owner: Executor) -> bool:
+def _side_by_side(owner: Executor, batch: Batch) -> bool:
     """Whether images should lie with the channels of a pixel side by side.
 
     Convolutions of few channels and pooling are up to several times faster then. Norms of several
@@ -204,8 +198,8 @@ def _side_by_side(owner: Executor) -> bool:
     """
     modules = list(owner.model.modules())
     several = any(isinstance(m, nn.GroupNorm) and m.num_groups > 1 for m in modules)
-    images = any(isinstance(m, nn.Conv2d) for m in modules)
-    return owner.layout.place.type == "cpu" and images and not several
+    images = owner.images and owner.layout.place.type == "cpu"
+    return images and not several and takes_channels_last(owner, batch)
 
 
 def together(owner: Executor, batch: Batch, contribute: Contribute) -> How | None:

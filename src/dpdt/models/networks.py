@@ -105,22 +105,29 @@ class ConvNet(nn.Sequential):
 
 
 class Residual(nn.Module):
+    """Two convolutions, and a way past them.
+
+    The shortcut takes every other place before its convolution of kernel 1, not within it: torch
+    may then compute it with channels last in memory (algorithm/kernels.py).
+    """
+
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
         self.norm1 = _norm(outputs, norm)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.norm2 = _norm(outputs, norm)
-        self.shortcut = None
+        self.shortcut, self.stride = None, stride
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, bias=False)
             self.shortcut_norm = _norm(outputs, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
-        straight = x if self.shortcut is None else self.shortcut_norm(self.shortcut(x))
-        return F.relu(y + straight)
+        if self.shortcut is not None:
+            x = self.shortcut_norm(self.shortcut(x[:, :, :: self.stride, :: self.stride]))
+        return F.relu(y + x)
 
 
 class ResNet18(nn.Module):

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
@@ -144,10 +145,11 @@ class Loader(Single):
             data = read(self.data, numbers, self.seed, step, part.keys)
         if self.augment is not None and len(numbers):
             data = self.augment(data, part.keys, step)
+        moved = tree_map(lambda t: t.to(self.device, non_blocking=self.pinned), data)
         return Batch(
             step=step,
             epoch=step // self.batches,
-            data=tree_map(lambda t: t.to(self.device, non_blocking=self.pinned), data),
+            data=tree_map(Tensor.contiguous, moved),  # channels first: see kernels.py
             sizes=part.sizes,
             keys=tuple(map(int, part.keys)) if self.alone else None,
             fixed=self.fixed,

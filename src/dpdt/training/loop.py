@@ -14,6 +14,7 @@ from torch import nn
 
 from dpdt.algorithm.batch import Batch
 from dpdt.algorithm.engine import StepResult
+from dpdt.algorithm.kernels import lay_first
 from dpdt.data.access import count, sample
 from dpdt.distributed.world import World
 from dpdt.errors import InputError
@@ -60,6 +61,7 @@ def _prepared(
     kind: type[Step],
 ) -> tuple[Step, Loader]:  # fmt: skip
     training, owners, local = behind.training, given.get("users"), given.get("local", False)
+    lay_first(model)
     offered, as_given = Offered.of(model, data, given, device, training.method, world), data
     data, public, loss = offered.data, offered.public, offered.loss
     refuse_alone(world, given, local)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from dpdt.algorithm.batch import tree_map
 from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.precision import at_precision
 from dpdt.data import frames
@@ -91,7 +92,7 @@ class Offered:
         read, alone = found.numbers.read, found.numbers.alone
         return cls(
             data=read(mine),
-            public=None if inputs is None else alone(inputs),
+            public=None if inputs is None else tree_map(Tensor.contiguous, alone(inputs)),
             loss=found.loss,
             held=Held(
                 judge=found.judge,
