@@ -1,8 +1,8 @@
 """User-level privacy: ε protects everything that one user owns.
 
 All examples of a user go to the same auxiliary. Mini-batches are fixed, so this ε is about
-replacing one user, by one who holds any number of examples. The rule for the learning rate does not cover this case, so `lr` and `penalty`
-are given.
+replacing one user by one who holds any number of examples. The rule for the learning rate does not
+cover this case, so `lr` and `penalty` are given.
 """
 
 from torch import nn

@@ -116,6 +116,10 @@ RULE = "tests/methods/test_rule.py"
 SENSITIVITY = (
     "tests/test_sensitivity.py::test_one_record_moves_the_mean_by_no_more_than_is_accounted"
 )
+ONE_USER = (
+    "tests/test_sensitivity.py::"
+    "test_one_user_moves_the_mean_by_no_more_than_is_accounted_however_much_it_holds"
+)
 STATE = "tests/algorithm/test_state.py"
 TABLE = "tests/accounting/test_table.py"
 THEORY = "tests/algorithm/test_theory.py"
@@ -949,14 +953,14 @@ SAMPLING = [
         "an example's key follows from how much others hold (sensitivity)",
         "first.view(np.int64)[self.owner] + self.own * GOLDEN",
         "first.view(np.int64)[self.owner] + np.arange(len(self.owner)) * GOLDEN",
-        (SENSITIVITY,),
+        (ONE_USER,),
     ),
     Mutation(
         "partition.py",
         "each of a user's examples has a home of its own",
         "cell = home[owner] * self.batches",
         "cell = np.arange(len(owner)) % self.auxiliaries * self.batches",
-        (PARTITION, SENSITIVITY),
+        (PARTITION, ONE_USER),
     ),
     Mutation(
         "users.py",
@@ -991,21 +995,21 @@ SAMPLING = [
         "how much users hold decides the plan",
         "number = count(data) if users is None else users.number",
         "number = count(data)",
-        (USERS, SENSITIVITY),
+        (USERS, ONE_USER),
     ),
     Mutation(
         "training/loader.py",
         "crops of users' examples follow the row",
         "data = self.augment(data, part.keys, step)",
         "data = self.augment(data, part.indices, step)",
-        (USERS, SENSITIVITY),
+        (USERS, ONE_USER),
     ),
     Mutation(
         "training/ahead.py",
         "what a Dataset draws for users' examples follows the row",
         "return read(self.data, numbers, self.seed, step, keys)",
         "return read(self.data, numbers, self.seed, step, None)",
-        (USERS, SENSITIVITY),
+        (USERS, ONE_USER),
     ),
     Mutation(
         "partition.py",
