@@ -4,6 +4,7 @@ import functools
 import io
 import itertools
 import math
+import pickle
 import random
 import sqlite3
 import sys
@@ -361,6 +362,22 @@ def test_what_is_changed_between_reads_is_put_back_and_said():
     with pytest.warns(UserWarning, match=r"^attribute 'read' of data was changed between reads"):
         assert by_number(source, [1, 2]) == before
     assert data.read == 0
+
+
+def test_a_dataset_that_reads_the_trained_model_is_refused():
+    model = torch.nn.Linear(4, 3)
+    for held in (model, [model.weight] * 300):
+        with pytest.raises(InputError, match=r"^data: reads .* of data, which is trained"):
+            prepare(model, Holds(held), epochs=1, batch_size=8, noise=1.0)
+    prepare(model, Holds(torch.nn.Linear(4, 3)), epochs=1, batch_size=8, noise=1.0)
+
+
+def test_a_dataset_can_be_sent_to_another_process():
+    """By pickling, where processes do not share memory; the copy has a state of its own."""
+    source = taken(Generators())
+    sent = pickle.loads(pickle.dumps(source))
+    assert sent.reads.roots["data"] is sent.source
+    agree([by_number(s, order) for s in (source, sent) for order in ORDERS])
 
 
 def test_processes_do_not_share_the_position_of_a_file(tmp_path):

@@ -25,7 +25,7 @@ import struct
 import warnings
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -286,6 +286,17 @@ class Reads:
     def file(self) -> str | None:
         """The label of an open file, if there is one."""
         return next((p.label for p in self.near.places if isinstance(p, Position)), None)
+
+    def refuse_trained(self, trained: Iterable[Tensor]) -> None:
+        """Refuse a Dataset that can read, or be put back over, what training changes."""
+        ids = set(map(id, trained))
+        for place in (*self.near.places, *self.far.places):
+            among = place.obj if isinstance(place, Arrays) else (place.obj,)
+            if not ids.isdisjoint(map(id, among)):
+                raise InputError(
+                    f"{self.what}: reads {place.label}, which is trained: examples would change "
+                    "with every step; give the Dataset a copy of what it needs"
+                )
 
     def batch(
         self, numbers: list[int], keys: list[int], seed: int, step: int, get: Reading

@@ -15,6 +15,7 @@ from dpdt.algorithm.gradients import Loss
 from dpdt.algorithm.precision import at_precision
 from dpdt.data import frames
 from dpdt.data.access import count, take
+from dpdt.data.each import Each
 from dpdt.data.given import taken, taken_inputs, workers_of
 from dpdt.data.overlap import overlaps, same_inputs
 from dpdt.distributed.world import World
@@ -64,6 +65,9 @@ class Offered:
             refuse_empty(world, mine)
         theirs = None if test is None else taken(test, "test")
         inputs = None if public is None else taken_inputs(public)
+        for examples in (mine, theirs, inputs):
+            if isinstance(examples, Each):
+                examples.reads.refuse_trained(p for p in model.parameters() if p.requires_grad)
         if inputs is not None and same_inputs(mine, inputs):
             raise InputError(f"public: {NOT_PUBLIC}")
         if theirs is not None and not count(theirs):
