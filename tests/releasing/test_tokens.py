@@ -60,8 +60,9 @@ def test_tokens_are_those_of_training(language):
         wanted = pretrained.tokens(by, some, length)
         found = Tokenizer(language, length, 300)(some)
         assert found.keys() == wanted.keys()
+        longest = int(wanted["attention_mask"].sum(1).max())  # which is as far as is padded
         for name, tensor in wanted.items():
-            assert found[name].tolist() == tensor.tolist()
+            assert found[name].tolist() == tensor[:, :longest].tolist()
 
 
 @pytest.mark.parametrize(
@@ -137,6 +138,38 @@ def test_a_backbone_that_fails_when_it_is_asked(release, lines):
     (release / "config.json").write_text(json.dumps(found))
     with pytest.raises(InputError, match=r"release: its model gives no answer \(TypeError: "):
         predicted(release, lines)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "why"),
+    [
+        ("backbone", "MANY", 2**63, "must be at most 1000"),
+        ("backbone", "MANY", 10**400, "must be at most 1000"),
+        ("facts", "task", [], r"facts\.task: must be"),
+        ("facts", "task", {"a": None}, r"facts\.task: must be"),
+        (None, "labels", ["\ud800", "b"], "is no JSON .*surrogates not allowed"),
+    ],
+)
+def test_values_beyond_all_bounds_in_a_description(release, lines, section, key, value, why):
+    """A number of layers of more than 64 bits was built; the others ended in tracebacks."""
+    found = json.loads((release / "config.json").read_text())
+    inner = found if section is None else found[section]
+    if key == "MANY":
+        key = next(k for k in ("num_hidden_layers", "n_layer") if k in inner)
+    inner[key] = value
+    (release / "config.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match=rf"config\.json: .*{why}"):
+        predicted(release, lines)
+
+
+def test_a_length_of_any_size_costs_nothing(release, lines):
+    """Texts were padded to the length that a release says, up to 2⁶³ tokens."""
+    lines.write_text("good\nbad\n")  # no text is cut
+    before = predicted(release, lines)
+    found = json.loads((release / "config.json").read_text())
+    found["model"]["length"] = 2**31
+    (release / "config.json").write_text(json.dumps(found))
+    assert predicted(release, lines) == before
 
 
 def strange(coins):

@@ -188,7 +188,7 @@ def _facts(table: Mapping[str, Any]) -> Facts:
     if not isinstance(text, bool) or text == bool(shape):
         raise InputError("facts.text: must be true exactly where inputs have no shape")
     task = table["task"]
-    if task not in SERVES:
+    if not isinstance(task, str) or task not in SERVES:
         raise InputError(f"facts.task: must be {', '.join(SERVES)}, found {task!r:.50}")
     return Facts(examples=1, shape=tuple(shape), classes=classes, text=text, task=task)
 
@@ -215,6 +215,7 @@ def read(path: Path) -> Description:
     text = small(path)
     try:
         found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogateescape")  # can be written
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is no JSON ({error})") from None
     return Description.of(found, str(path))
@@ -257,8 +258,8 @@ def _refuse_strange(values: Any, name: str = "") -> None:
     for key, value in parts:
         if isinstance(value, Mapping | list):
             _refuse_strange(value, str(key))
-        elif MANY.search(str(key)) and is_integer(value) and value > MOST:
-            raise InputError(f"backbone.{key}: must be at most {MOST}, found {value}")
+        elif MANY.search(str(key)) and isinstance(value, int) and value > MOST:  # of any size
+            raise InputError(f"backbone.{key}: must be at most {MOST}, found {value!r:.50}")
         elif isinstance(value, str) and (
             name in PLACES or key in PLACES or (key == ARCHITECTURE and not value.isidentifier())
         ):

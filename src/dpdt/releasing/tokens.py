@@ -3,7 +3,8 @@
 transformers' own reader follows what tokenizer_config.json names: other files, also elsewhere on
 the disk, and classes. Here tokenizer.json alone says how texts are cut. Of tokenizer_config.json
 only the token to pad with counts, and at which end long texts are cut. Texts are padded on the
-right, as in training.
+right, as in training, though no further than the longest of them: the length that a release says
+may be any, and padding is what the model does not see.
 """
 
 from __future__ import annotations
@@ -48,19 +49,24 @@ class Tokenizer:
                 f"{pad!r:.50}"
             )
         self._asked(self._by.enable_truncation, length, direction=side)
-        self._asked(self._by.enable_padding, length=length, pad_id=number, pad_token=pad)
+        self._asked(self._by.no_padding)
+        self.pad = int(number)
 
     def __call__(self, texts: list[str]) -> Mapping[str, Tensor]:
-        """Texts as tokens, cut and padded to the length that the model was trained with."""
-        found = self._asked(self._by.encode_batch, texts)
-        ids, mask = [one.ids for one in found], [one.attention_mask for one in found]
-        if any(len(row) != self.length for row in ids):
+        """Texts as tokens, cut to the length that the model was trained with."""
+        ids = [one.ids for one in self._asked(self._by.encode_batch, texts)]
+        if (longest := max(map(len, ids), default=0)) > self.length:
             raise InputError(f"{self.path}: does not cut texts to {self.length} tokens")
-        if (most := max(map(max, ids))) >= self.vocabulary:
+        padded = torch.full((len(ids), max(1, longest)), self.pad)
+        mask = torch.zeros_like(padded)
+        for row, found in enumerate(ids):
+            padded[row, : len(found)] = torch.tensor(found, dtype=torch.long)
+            mask[row, : len(found)] = 1
+        if (most := int(padded.max())) >= self.vocabulary:
             raise InputError(
                 f"{self.path}: has a token of number {most}, and the model knows {self.vocabulary}"
             )
-        return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+        return {"input_ids": padded, "attention_mask": mask}
 
     def _asked(self, function: Any, *given: Any, **more: Any) -> Any:
         """What the library returns. Wrong values can fail anywhere in it, and make it panic."""
