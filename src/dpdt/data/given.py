@@ -173,13 +173,15 @@ def _of_loader(loader: Any, what: str) -> Any:
             f"{what}: {kind.__name__} iterates its own way, which would be passed over: examples "
             "are read one at a time from the dataset; do it there, or in the collate function"
         )
-    sampler, plain = loader.sampler, type(loader.batch_sampler) is BatchSampler
+    batches = loader.batch_sampler
+    plain = type(batches) is BatchSampler
+    sampler = batches.sampler if plain else loader.sampler  # the loader's may be another, unused
     if type(sampler) is RandomSampler:
         plain &= not sampler.replacement and sampler.num_samples == len(loader.dataset)
     elif type(sampler) is not SequentialSampler:
         plain = False
     if not plain or sampler.data_source is not loader.dataset:
-        chosen = sampler if type(loader.batch_sampler) is BatchSampler else loader.batch_sampler
+        chosen = sampler if type(batches) is BatchSampler else batches
         name = type(chosen).__name__ if chosen is not None else "batch_size=None"
         raise InputError(
             f"{what}: the DataLoader draws examples its own way ({name}), and the guarantee rests "
