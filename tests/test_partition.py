@@ -1,4 +1,5 @@
 import math
+from enum import StrEnum
 
 import numpy as np
 import pytest
@@ -118,3 +119,14 @@ def test_poisson_empty_batches_and_auxiliaries_happen():
     assert all(len(s) == 5 for s in sizes)
     single = poisson(n=3, rate=0.2, per_example=True)
     assert any(single.batch(t)[1] == () for t in range(200))
+
+
+def test_owners_that_are_equal_are_one_user_whatever_their_types():
+    class Name(StrEnum):
+        ANN = "ann"
+
+    same = ["ann", np.str_("ann"), Name.ANN]
+    assert Users.of(same, 3).number == 1
+    assert Users.of([("h", 1), (np.str_("h"), 1), (np.str_("h"), 1.0)], 3).number == 1
+    assert Users.of([(b"a",), (np.bytes_(b"a"),)], 2).number == 1
+    assert Users.of([frozenset(["h"]), frozenset([np.str_("h")])], 2).number == 1

@@ -131,8 +131,12 @@ def _named(user: Any, at: int) -> str:
 def _name(user: Any) -> str | None:
     """A text that is the same for equal owners, in every process. None for what is no owner."""
     match user:
-        case None | str() | bytes():
+        case None:
             return repr(user)
+        case str():
+            return repr(str.__str__(user))  # of a kind of its own, which is equal all the same
+        case bytes():
+            return repr(bytes(user))
         case bool() | int():
             return f"number {int(user)}"
         case float():

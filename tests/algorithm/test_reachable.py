@@ -5,10 +5,13 @@ import itertools
 import math
 import os
 import random
+import sys
 import threading
 from collections import OrderedDict, defaultdict, deque
+from enum import Enum
 from functools import lru_cache, partial
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -173,6 +176,118 @@ class Hides(nn.Module):
 
     def forward(self, x):
         return self.layer(x + self.parts[0](x).detach().sum())
+
+
+class FirstOfItsKind(nn.Linear):
+    """Scales an example by the first of its kind, in a table that a function gives."""
+
+    def __init__(self, table=None):
+        super().__init__(6, 3)
+        self.table = table
+
+    def first(self, kind, value):
+        return self.table().setdefault(kind, value)
+
+    def forward(self, x):
+        kind, value = int(x[0, 0].detach() > 50.0), float(x.detach().abs().sum())
+        return super().forward(x * self.first(kind, value))
+
+
+class InAnArray(FirstOfItsKind):
+    """A bank of memory that is too large to be compared at every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.bank = np.zeros(1 << 18)
+
+    def first(self, kind, value):
+        self.bank[kind] = self.bank[kind] or value
+        return float(self.bank[kind])
+
+
+class InATensorMadeLater(FirstOfItsKind):
+    """A tensor that the first call makes, written to past torch's count."""
+
+    def first(self, kind, value):
+        if not hasattr(self, "bank"):
+            self.bank = torch.zeros(2)
+        if not self.bank[kind]:
+            self.bank.data[kind] = value
+        return float(self.bank[kind])
+
+
+class InABufferMadeLater(InATensorMadeLater):
+    def first(self, kind, value):
+        if not hasattr(self, "bank"):
+            self.register_buffer("bank", torch.zeros(2))
+        return super().first(kind, value)
+
+
+class OnAParameter(FirstOfItsKind):
+    """An attribute of what is trained, as quantisers set."""
+
+    def first(self, kind, value):
+        if not hasattr(self.weight, "scales"):
+            self.weight.scales = {}
+        return self.weight.scales.setdefault(kind, value)
+
+
+def of_an_import():
+    def table():
+        import first_of_its_kind
+
+        return first_of_its_kind.SCALES
+
+    return table
+
+
+def of_an_import_from():
+    def table():
+        from first_of_its_kind import SCALES
+
+        return SCALES
+
+    return table
+
+
+def of_a_module_that_shadows_another():
+    def table():
+        import wave
+
+        return wave.SCALES
+
+    return table
+
+
+def of_a_metaclass():
+    class Meta(type):
+        scales: ClassVar = {}
+
+    class Made(metaclass=Meta):
+        pass
+
+    return lambda: Made.scales
+
+
+def of_an_enumeration():
+    class Kind(Enum):
+        A = 1
+
+    Kind.A.scales = {}
+    return lambda: Kind.A.scales
+
+
+FIRST_COME = {
+    "an import": of_an_import,
+    "an import from": of_an_import_from,
+    "a module named as a standard one": of_a_module_that_shadows_another,
+    "a metaclass": of_a_metaclass,
+    "a member of an enumeration": of_an_enumeration,
+    "a large array": InAnArray,
+    "a tensor made later": InATensorMadeLater,
+    "a buffer made later": InABufferMadeLater,
+    "an attribute of a parameter": OnAParameter,
+}
 
 
 class TestPutBack:
@@ -370,6 +485,47 @@ class TestRuns:
                 return x - self.mean
 
         voided(Hides(Mean()), "'mean' of attribute 'parts' of layer 'model'", **options)
+
+    @pytest.mark.parametrize("options", [DPSGD, FIXED])
+    @pytest.mark.parametrize("where", FIRST_COME)
+    def test_what_comes_first_of_its_kind_lasts_nowhere(
+        self, where, options, tmp_path, monkeypatch
+    ):
+        """A table of first values that a model finds in an unusual place: ε 1.35 was printed
+        where the sum moved by ten times the bound."""
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in ("first_of_its_kind", "wave"):
+            (tmp_path / f"{name}.py").write_text("SCALES = {}\n")
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        found = FIRST_COME[where]()
+        data = classification(40)
+        data[0][:, 0] = 0.0
+        data[0][7, 0] = 100.0  # of a kind that no made-up input is of
+        scale = found if isinstance(found, nn.Module) else FirstOfItsKind(found)
+        voided(scale, "changed during", data=data, **options)
+
+    def test_what_threads_share_is_not_changed_at_the_same_time(self):
+        """A context that a forward pass sets and resets: examples on other threads read it, and
+        the sum moved by 3.4 where 2 is the bound."""
+
+        class Context:
+            scale = 1.0
+
+        context = Context()
+
+        class Scaled(nn.Linear):
+            def forward(self, x):
+                context.scale = float(x.detach().sum())
+                try:
+                    return super().forward(x) * context.scale
+                finally:
+                    context.scale = 1.0
+
+        step = run(Scaled(6, 3), **FIXED)
+        (how,) = step.engine.executor.found.values()
+        assert not how.rows
+        assert not how.lanes
+        assert not step.writer.ledger.voids
 
     def test_a_norm_in_a_plain_list_is_refused_as_any_other(self):
         with pytest.raises(InputError, match="BatchNorm1d\\) normalises each example"):

@@ -45,7 +45,7 @@ from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.passes import Pass
 from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.randomness import kept
-from dpdt.algorithm.reachable import MODULE_TABLES, Snapshot, Table
+from dpdt.algorithm.reachable import MODULE_TABLES, Counted, Snapshot, Table
 from dpdt.algorithm.readiness import refuse_unready
 from dpdt.algorithm.sample import Sample
 from dpdt.algorithm.scaled import Scaled
@@ -88,7 +88,8 @@ class Executor:
         self.outside = self._snapshot()  # of the model itself and the loss; copies are apart
         self.shared: Snapshot | None = None  # the part of it that copies and the loss can reach
         self.kept = Kept(model, self._reachable_tensors())
-        self.base = replica(model)  # of the model as it is now; called once, on made-up inputs
+        self._common: list[Any] = []  # tensors and large arrays that all copies share
+        self.base = self._based(model)  # as the model is now; called once, on made-up inputs
         self.scales = scales
         self.found: dict[tuple[Any, ...], How] = {}
         self.checked = False  # by content, which is done after the first pass
@@ -158,7 +159,7 @@ class Executor:
 
     def copy(self) -> nn.Module:
         """A module to call, in the mode that the model is in. The copy shares all tensors."""
-        made = replica(self.base)
+        made = replica(self.base, self._common)
         modes = {name: module.training for name, module in self.model.named_modules()}
         for name, module in made.named_modules():
             module.training = modes.get(name, module.training)
@@ -175,6 +176,21 @@ class Executor:
     def snapshot(self, copy: nn.Module) -> Snapshot:
         """Take a snapshot of what belongs to a copy alone."""
         return Snapshot({"": copy}, skip=None if copy is self.model else self.outside)
+
+    def _based(self, model: nn.Module) -> nn.Module:
+        """Copy what copies are made from. Tensors that it has made by itself are shared from now.
+
+        So whatever one copy writes to them past torch's count is found by content.
+        """
+        held = Snapshot({"": model})
+        for place in held.places:
+            if isinstance(place, Counted) and place.obj.is_leaf:
+                place.obj.grad = None
+        found = dict(held.tensors())
+        self._common = list(found.values())
+        own = {id(t) for t in (*self.model.parameters(), *self.model.buffers())}
+        self.kept.add({label: t for label, t in found.items() if id(t) not in own})
+        return replica(model, self._common)
 
     def _clear_gradients(self) -> None:
         """Throw away what a loss may have computed by itself."""
@@ -276,7 +292,7 @@ class Executor:
         before = reached.draws()
         ways.call_once(self, made, batch)
         if replica(made) is not made:  # it has left nothing on itself that cannot be copied
-            self.base = made
+            self.base = self._based(made)
         if self._sample is None:
             self._sample = Sample.of(self, batch)
         self._share()

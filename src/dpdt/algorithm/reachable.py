@@ -17,9 +17,10 @@ names is walked.
 from __future__ import annotations
 
 import array
+import contextlib
 import dis
-import enum
 import functools
+import importlib
 import importlib.util
 import inspect
 import logging
@@ -52,7 +53,7 @@ IMMUTABLE: tuple[type, ...] = (
     types.MethodDescriptorType, types.ClassMethodDescriptorType, type(Ellipsis),
     type(NotImplemented), torch.dtype, torch.device, torch.layout, torch.memory_format,
     torch.finfo, torch.iinfo, torch.jit.ScriptFunction, np.dtype, np.generic, np.ufunc,
-    logging.Logger, logging.LoggerAdapter, inspect.Signature, enum.Enum,
+    logging.Logger, logging.LoggerAdapter, inspect.Signature,
 )  # fmt: skip
 EXACT = frozenset(IMMUTABLE)
 # modules of the standard library and of torch whose objects do not change, or hold no data
@@ -65,10 +66,14 @@ CALLABLES = frozenset(("cython_function_or_method", "fused_cython_function", "nb
 POINTER = 8  # bytes that a slot, a __dict__ or a list of weak references takes in an object
 ARRAY_BYTES = 1 << 20  # larger arrays are compared by content at checkpoints, not at every call
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
+ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM")
+WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")
+WRITERS = frozenset(("setattr", "delattr", "__setattr__", "__dict__", "vars", "globals"))
+MAKERS = frozenset(("__init__", "__new__", "__post_init__"))  # which write to what is new
 GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")  # operations of code
 MISSING = object()
 PATHS = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
+STANDARD = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 
 
 class Opaque(InputError):
@@ -350,6 +355,7 @@ class Snapshot:
         self.places: list[Place] = []
         self.sources: list[Source] = []
         self.seen: dict[int, Any] = {}
+        self.writes = False  # whether code of the user's own may write to what threads share
         self._skip = {} if skip is None else skip.seen
         self._trained, self._modes = set(map(id, trained)), modes
         waiting = [(obj, label, "") for label, obj in reversed(list(roots.items()))]
@@ -391,6 +397,7 @@ class Snapshot:
         part.places = [p for p in self.places if id(p.obj) in others]
         part.sources = [s for s in self.sources if id(s.obj) in others]
         part.seen = {key: obj for key, obj in self.seen.items() if key in others}
+        part.writes = self.writes
         return part
 
     def draws(self) -> list[Any]:
@@ -398,8 +405,8 @@ class Snapshot:
         return [source.state() for source in self.sources]
 
     def containers(self) -> bool:
-        """Tell whether there is anything that the user's code could fill and empty again."""
-        return bool(self.sources) or any(
+        """Tell whether there is anything that the user's code could change and set back."""
+        return bool(self.sources or self.writes) or any(
             isinstance(p, Items | Numbers)
             or (isinstance(p, Variable) and p.stored)
             or (isinstance(p, Table) and not p.kind)
@@ -431,18 +438,18 @@ class Snapshot:
                 )
         if isinstance(obj, nn.Module):
             yield from self._module(obj, label, layer)
-        elif (
-            type(obj) not in WITHOUT_ATTRIBUTES
-            and not isinstance(obj, type)
-            and id(obj) not in self._trained  # a tensor that wraps another is changed by training
-        ):
-            yield from self._attributes(obj, label)
-        if not isinstance(obj, type) and self._is_foreign(type(obj)):
+        elif type(obj) not in WITHOUT_ATTRIBUTES and not isinstance(obj, type):
+            trained = id(obj) in self._trained
+            for part, path, name in self._attributes(obj, label):
+                # a tensor that wraps another is changed by training
+                if not (trained and isinstance(part, Tensor)):
+                    yield part, path, name
+        if self._is_foreign(type(obj)):
             yield type(obj), f"class {type(obj).__qualname__}", ""
 
     def _attributes(self, obj: Any, label: str) -> Iterator[tuple[Any, str, str]]:
         table = getattr(obj, "__dict__", None)
-        if isinstance(table, dict) and (table or not isinstance(obj, Tensor)):
+        if isinstance(table, dict) and (table or not isinstance(obj, Tensor) or obj.requires_grad):
             self.places.append(Table(table, label, "attributes"))
             self.seen[id(table)] = table
             for key, value in table.items():
@@ -476,6 +483,7 @@ class Snapshot:
                     yield part, f"layer {path!r}" if named else label, path
                 elif named:
                     kind = "buffer" if key == "_buffers" else "frozen parameter"
+                    kind = "parameter" if id(part) in self._trained else kind
                     yield part, f"{kind} {path!r}", ""
                 else:
                     yield part, f"{name!r} of {label}", ""
@@ -546,6 +554,11 @@ class Snapshot:
         self.places.append(Names(obj.__globals__, called, names))
         self.seen[id(obj.__globals__)] = obj.__globals__
         attributes = _names(obj.__code__, *ATTRIBUTE)
+        if obj.__name__ not in MAKERS:
+            self.writes |= bool(_names(obj.__code__, *WRITES) or WRITERS & {*names, *attributes})
+        for imported in sorted(_names(obj.__code__, "IMPORT_NAME")):
+            for module in _modules(imported, obj.__globals__.get("__package__")):
+                yield from self._imported(module, attributes, called, ())
         for name in names:
             value = obj.__globals__.get(name)
             yield value, f"global variable {name!r}", ""
@@ -568,7 +581,7 @@ class Snapshot:
 
     def _is_library(self, module: str | None) -> bool:
         """Tell whether the code of a module is taken as it is."""
-        return _package(module) in LIBRARIES
+        return _package(module) in LIBRARIES and not _shadows(_package(module))
 
     def _is_foreign(self, cls: type) -> bool:
         """Tell whether a class is of the user's own, or of a library that is not known."""
@@ -626,8 +639,12 @@ def _immutable(obj: Any) -> bool:
     return (
         kind in EXACT
         or isinstance(obj, IMMUTABLE[len(PLAIN) :])
-        or (kind.__module__ in IMMUTABLE_MODULES and kind is not threading.local)
-        or kind.__module__.startswith(OPERATORS)
+        or (
+            kind.__module__ in IMMUTABLE_MODULES
+            and kind is not threading.local
+            and not isinstance(obj, type)  # a class of the user's own may have such a metaclass
+        )
+        or (kind.__module__.startswith(OPERATORS) and kind.__name__ != "CustomOpDef")
         or kind.__name__ in CALLABLES
         or isinstance(obj, typing.TypeVar)
     )
@@ -649,6 +666,35 @@ def _get(table: dict[Any, Any], key: Any) -> Any:
 
 def _package(module: str | None) -> str:
     return (module or "").partition(".")[0]
+
+
+@functools.cache
+def _shadows(package: str) -> bool:
+    """Tell whether a module of the user's own has the name of one of the standard library."""
+    if package not in sys.stdlib_module_names:
+        return False
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    if spec is None or not spec.has_location or spec.origin is None:
+        return False
+    return not any(Path(spec.origin).is_relative_to(path) for path in STANDARD)
+
+
+def _modules(name: str, package: str | None) -> list[types.ModuleType]:
+    """Return the modules that an import within a function gives, the packages above it too."""
+    found = []
+    for path in (name, f"{package}.{name}" if package else name):
+        standard = _package(path) in LIBRARIES and not _shadows(_package(path))
+        if standard or installed(path):
+            continue
+        with contextlib.suppress(Exception):  # the import may fail in any way, and will say so then
+            importlib.import_module(path)
+        parts = path.split(".")
+        above = (".".join(parts[: i + 1]) for i in range(len(parts)))
+        found += [module for one in above if (module := sys.modules.get(one)) is not None]
+    return found
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import copy
 import hashlib
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,9 +56,18 @@ class Kept:
     """
 
     def __init__(self, model: nn.Module, others: Mapping[str, Any] | None = None):
-        self.model, self.others = model, others or {}
+        self.model, self.others = model, dict(others or {})
         self.versions = {name: tensor._version for name, tensor in self._tensors()}
         self.content = self._digests()
+
+    def add(self, others: Mapping[str, Any]) -> None:
+        """Keep more tensors and arrays, as they are now."""
+        known = set(map(id, self.others.values()))
+        for label, value in others.items():
+            if id(value) not in known:
+                name = label if label not in self.others else f"{label}, made anew"
+                self.others[name] = value
+                self.content[name] = _digest(value)
 
     def passed(self) -> None:
         """Refuse a pass that changed a tensor in place, as far as torch counts such changes."""
@@ -84,9 +93,12 @@ class Kept:
                 yield f"frozen parameter {name!r}", parameter
 
 
-def replica(model: nn.Module) -> nn.Module:
-    """A copy that shares all parameters and buffers. The module itself if it cannot be copied."""
-    shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+def replica(model: nn.Module, others: Iterable[Any] = ()) -> nn.Module:
+    """Copy a module; return the module itself if it cannot be copied.
+
+    The copy shares all parameters and buffers, and `others`.
+    """
+    shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers(), *others)}
     try:
         return copy.deepcopy(model, shared)
     except Exception:  # attributes of the user's own can refuse in any way
