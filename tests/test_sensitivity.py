@@ -455,7 +455,7 @@ users_cases = st.fixed_dictionaries(
         "batch_size": st.integers(1, 9),
         "scales": st.lists(SCALES, min_size=1, max_size=6),
         "own_loss": st.booleans(),
-        "views": st.sampled_from([0, 1, 3]),
+        "views": st.sampled_from([0, 0, 1, 3]),
         "drawing": st.booleans(),
         "autocast": st.booleans(),
         "seed": st.integers(0, 10_000),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for editors: at run time each is imported on first use
     from dpdt.accounting import Privacy, account
     from dpdt.algorithm.readiness import make_private_ready
-    from dpdt.errors import InputError
+    from dpdt.errors import InputError, PrivateWarning
     from dpdt.ledger import Ledger
     from dpdt.releasing.loading import load
     from dpdt.releasing.making import release
@@ -37,6 +37,7 @@ _HOMES = {
     "Privacy": "dpdt.accounting",
     "Ledger": "dpdt.ledger",
     "InputError": "dpdt.errors",
+    "PrivateWarning": "dpdt.errors",
     "load": "dpdt.releasing.loading",
 }
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Ledger",
     "Logger",
     "Privacy",
+    "PrivateWarning",
     "TensorBoard",
     "account",
     "load",

@@ -41,5 +41,12 @@ class ArgumentError(InputError):
         return f"{self.argument}: {self.problem}"
 
 
+class PrivateWarning(UserWarning):
+    """A warning that depends on the training data: for who trains, and for nobody else.
+
+    The command line prints it on a terminal, and never into a file.
+    """
+
+
 class Tainted(InputError):
     """Something was found that breaks a guarantee: nothing is guaranteed any more."""

@@ -118,6 +118,32 @@ def test_gradients_of_views_are_averaged_before_they_are_bounded(options, monkey
     assert torch.allclose(sums[0].flatten(), total, rtol=1e-4, atol=1e-6)
 
 
+class Read(torch.utils.data.Dataset):
+    """Images that are read one by one."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data[0])
+
+    def __getitem__(self, i):
+        return self.data[0][i], self.data[1][i]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_images_of_a_dataset_are_changed_as_those_of_tensors(workers):
+    data = images(12)
+    loaders = [
+        prepare(
+            network(), some, noise=1.0, batch_size=6, augment=True, memory="none", workers=number
+        )[1]
+        for some, number in ((data, 0), (Read(data), workers))
+    ]
+    for one, other in zip(*loaders, strict=True):
+        assert all(map(torch.equal, one.data, other.data))
+
+
 def test_every_label_goes_to_the_views_of_its_own_image():
     x, y = images(4)
     views = torch.stack([x, 2 * x, 3 * x], 1)

@@ -74,7 +74,7 @@ def seen(number, kind=None, order=0, **options):
     """Where and how the others' examples are trained on: (user, number) → every time in turn."""
     data, owners = held(number, order)
     data = Own(data) if kind == "dataset" else data
-    options = OPTIONS | ({"augment": True} if kind == "augment" else {}) | options
+    options = OPTIONS | {"augment": kind == "augment"} | options
     step, loader = prepare(network(), data, users=owners, **options)
     mine = {int(i): (name, j) for name, own in owners.items() for j, i in enumerate(own)}
     found = {}
@@ -98,7 +98,7 @@ def seen(number, kind=None, order=0, **options):
         ("augment", {"memory": "auxiliary"}),
         ("augment", {"views": 3, "reshuffle": True}),
         ("dataset", {}),
-        ("dataset", {"workers": 1}),
+        ("dataset", {"workers": 1, "augment": True}),
     ],
     ids=str,
 )

@@ -12,7 +12,7 @@ import click
 
 from dpdt import __version__
 from dpdt.cli import console
-from dpdt.errors import ArgumentError, InputError, meant
+from dpdt.errors import ArgumentError, InputError, PrivateWarning, meant
 
 COMMANDS = {
     "init": "Write a configuration for a data file of your own.",
@@ -80,8 +80,10 @@ _WARNED: set[str] = set()
 LONGEST = 2000  # characters of a message, which may repeat what it is about
 
 
-def _warn(message: Any, *_: Any, **__: Any) -> None:
-    """Print a warning, each once."""
+def _warn(message: Any, category: type[Warning] = UserWarning, *_: Any, **__: Any) -> None:
+    """Print a warning, each once. What is private is not for a log, which could be published."""
+    if issubclass(category, PrivateWarning) and not console.on_terminal():
+        return
     if str(message) not in _WARNED:
         _WARNED.add(str(message))
         click.echo(f"warning: {message}", err=True)

@@ -88,7 +88,7 @@ def read(data: Any, indices: Tensor, seed: int, step: int, keys: np.ndarray | No
                 rows.append(data[i])
     batch = default_collate(rows)
     refuse_others(batch)
-    return batch
+    return tree_map(lambda t: t, batch)  # in tuples, whatever torch makes of them
 
 
 def fingerprint(data: Any, world: World | None = None) -> str:

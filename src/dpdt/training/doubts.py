@@ -1,7 +1,7 @@
 """What is said before a run to who trains: what may be wrong with its data and its plan.
 
 These are warnings, at the line of the caller's own code. They change nothing, and no file has them.
-Whether inputs are numbers depends on the data, so that sentence is private.
+Those that depend on what examples say are private (`PrivateWarning`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dpdt.algorithm.batch import leaves
 from dpdt.data.access import LOOKED_AT, count, take
 from dpdt.data.overlap import overlaps, same_inputs
 from dpdt.distributed.world import World
+from dpdt.errors import PrivateWarning
 from dpdt.methods.plan import Plan
 from dpdt.methods.signal import too_few
 
@@ -41,13 +42,13 @@ def say(plan: Plan, data: Any, read: Any, test: Any, world: World) -> None:
     """
     odd = any(world.gather(not finite(read)))
     if world.first:
-        for text in _doubts(plan, data, read, test, odd):
-            warn(text)
+        if few := too_few(plan):
+            warn(few)
+        for text in _private(data, read, test, odd):
+            warn(text, PrivateWarning)
 
 
-def _doubts(plan: Plan, data: Any, read: Any, test: Any, odd: bool) -> Iterator[str]:
-    if said := too_few(plan):
-        yield said
+def _private(data: Any, read: Any, test: Any, odd: bool) -> Iterator[str]:
     if odd:
         yield NOT_FINITE
     if test is not None and (overlaps(data, test) or same_inputs(read, _inputs(test))):
@@ -75,9 +76,9 @@ def _finite(t: Tensor) -> bool:
     return all(bool(torch.isfinite(end)) for end in torch.aminmax(plain.detach()))
 
 
-def warn(text: str) -> None:
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the caller's own code."""
     level, frame = 1, sys._getframe()
     while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE:
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
