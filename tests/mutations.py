@@ -5105,6 +5105,27 @@ GIVEN = [
     ),
     Mutation(
         "data/given.py",
+        "the sampler that a DataLoader does not use is looked at",
+        "batches.sampler if plain else loader.sampler",
+        "loader.sampler",
+        ("tests/test_elsewhere.py",),
+    ),
+    Mutation(
+        "releasing/description.py",
+        "a number of layers beyond 64 bits is built",
+        "MANY.search(str(key)) and isinstance(value, int) and value > MOST",
+        "MANY.search(str(key)) and is_integer(value) and value > MOST",
+        ("tests/releasing/test_tokens.py",),
+    ),
+    Mutation(
+        "releasing/tokens.py",
+        "texts are padded to whatever length a release says",
+        "max(1, longest)), self.pad)",
+        "self.length), self.pad)",
+        ("tests/releasing/test_tokens.py",),
+    ),
+    Mutation(
+        "data/given.py",
         "a sampler of one's own is passed over",
         "if not plain or sampler.data_source is not loader.dataset:",
         "if False:",

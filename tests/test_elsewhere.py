@@ -1,5 +1,8 @@
 """Bugs that made the ε of others false, each with the same input (docs/elsewhere.md)."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +18,8 @@ from dpdt.noise import Randomness
 from tests.numbers import prepare, train
 from tests.test_holes import POISSON, SMALL, examples, moved, sum_of
 
+DOCS = Path(__file__).parents[1] / "docs"
+ABOUT_PAGES = {"test_the_page_names_every_test_and_no_other", "test_every_pitfall_is_rated"}
 DPSGD = {"method": "dpsgd", "clip": 1.0, "noise": 1.0}
 
 
@@ -190,3 +195,17 @@ def test_an_ignored_label_weighs_like_any_other(options, loss):
         torch.manual_seed(1)
         sums.append(sum_of(nn.Linear(6, 3), (x, y), present, **given))
     assert torch.equal(*sums)  # they add nothing, and change nothing of the others
+
+
+def test_the_page_names_every_test_and_no_other():
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "elsewhere.md").read_text()))
+    assert named == {name for name in globals() if name.startswith("test_")} - ABOUT_PAGES
+
+
+def test_every_pitfall_is_rated():
+    lines = (DOCS / "pitfalls.md").read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith("| ")]
+    ratings = [row[1] for row in rows if row[1] != "rating"]
+    assert set(ratings) == {"Critical", "Theoretical", "Negligible", "none"}
+    assert ratings.count("none") == 1  # which is about a reader, and no guarantee
+    assert len(ratings) > 60
