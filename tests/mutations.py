@@ -1087,9 +1087,30 @@ EXECUTOR = [
     Mutation(
         "algorithm/executor.py",
         "copies are made of the model as the caller has changed it",
-        "made = replica(self.base)",
-        "made = replica(self.model)",
+        "made = replica(self.base, self._common)",
+        "made = replica(self.model, self._common)",
         (HOLES_CONVEX, KEPT),
+    ),
+    Mutation(
+        "algorithm/executor.py",
+        "tensors that the first call makes are not kept",
+        "self.kept.add({",
+        "str({",
+        ("tests/algorithm/test_reachable.py",),
+    ),
+    Mutation(
+        "algorithm/reachable.py",
+        "threads run at the same time although code writes to what they share",
+        "self.writes |= changes(",
+        "str.format(\"\", ",
+        ("tests/algorithm/test_reachable.py",),
+    ),
+    Mutation(
+        "algorithm/names.py",
+        "what a function imports is not walked",
+        "        if not path or is_library(path) or installed(path):\n",
+        "        if True:\n",
+        ("tests/algorithm/test_reachable.py",),
     ),
     Mutation(
         "algorithm/executor.py",

@@ -17,35 +17,33 @@ names is walked.
 from __future__ import annotations
 
 import array
-import contextlib
-import dis
 import functools
-import importlib
-import importlib.util
 import inspect
 import logging
 import random
-import sys
-import sysconfig
 import threading
 import types
 import typing
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpdt.algorithm.names import (
+    ATTRIBUTE,
+    GLOBAL,
+    changes,
+    installed,
+    is_library,
+    modules_of,
+    names_of,
+)
 from dpdt.errors import InputError, Tainted
 
-LIBRARIES = frozenset(
-    ("torch", "numpy", "scipy", "sklearn", "transformers", "peft", "timm", "safetensors", "dpdt",
-     "builtins")
-) | (sys.stdlib_module_names - {"__main__"})  # fmt: skip
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 IMMUTABLE: tuple[type, ...] = (
     *PLAIN, range, slice, types.ModuleType, types.BuiltinFunctionType, types.CodeType,
@@ -66,14 +64,7 @@ CALLABLES = frozenset(("cython_function_or_method", "fused_cython_function", "nb
 POINTER = 8  # bytes that a slot, a __dict__ or a list of weak references takes in an object
 ARRAY_BYTES = 1 << 20  # larger arrays are compared by content at checkpoints, not at every call
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM")
-WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")
-WRITERS = frozenset(("setattr", "delattr", "__setattr__", "__dict__", "vars", "globals"))
-MAKERS = frozenset(("__init__", "__new__", "__post_init__"))  # which write to what is new
-GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")  # operations of code
 MISSING = object()
-PATHS = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
-STANDARD = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 
 
 class Opaque(InputError):
@@ -538,7 +529,7 @@ class Snapshot:
             if id(cell) not in self.seen and id(cell) not in self._skip:
                 self.seen[id(cell)] = cell
                 what = f"variable {name!r} of {called}"
-                stored = name in _names(obj.__code__, "STORE_DEREF", "DELETE_DEREF")
+                stored = name in names_of(obj.__code__, "STORE_DEREF", "DELETE_DEREF")
                 self.places.append(variable := Variable(cell, what, stored))
                 for value in variable.saved:
                     yield value, what, ""
@@ -550,14 +541,13 @@ class Snapshot:
                 yield value, f"attribute {key!r} of {called}", ""
         if self._is_library(obj.__globals__.get("__name__")):
             return
-        names = tuple(sorted(_names(obj.__code__, *GLOBAL)))
+        names = tuple(sorted(names_of(obj.__code__, *GLOBAL)))
         self.places.append(Names(obj.__globals__, called, names))
         self.seen[id(obj.__globals__)] = obj.__globals__
-        attributes = _names(obj.__code__, *ATTRIBUTE)
-        if obj.__name__ not in MAKERS:
-            self.writes |= bool(_names(obj.__code__, *WRITES) or WRITERS & {*names, *attributes})
-        for imported in sorted(_names(obj.__code__, "IMPORT_NAME")):
-            for module in _modules(imported, obj.__globals__.get("__package__")):
+        attributes = names_of(obj.__code__, *ATTRIBUTE)
+        self.writes |= changes(obj.__code__, attributes.union(names))
+        for imported in sorted(names_of(obj.__code__, "IMPORT_NAME")):
+            for module in modules_of(imported, obj.__globals__.get("__package__")):
                 yield from self._imported(module, attributes, called, ())
         for name in names:
             value = obj.__globals__.get(name)
@@ -581,7 +571,7 @@ class Snapshot:
 
     def _is_library(self, module: str | None) -> bool:
         """Tell whether the code of a module is taken as it is."""
-        return _package(module) in LIBRARIES and not _shadows(_package(module))
+        return is_library(module)
 
     def _is_foreign(self, cls: type) -> bool:
         """Tell whether a class is of the user's own, or of a library that is not known."""
@@ -664,50 +654,6 @@ def _get(table: dict[Any, Any], key: Any) -> Any:
     return table.get(key, MISSING)
 
 
-def _package(module: str | None) -> str:
-    return (module or "").partition(".")[0]
-
-
-@functools.cache
-def _shadows(package: str) -> bool:
-    """Tell whether a module of the user's own has the name of one of the standard library."""
-    if package not in sys.stdlib_module_names:
-        return False
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return False
-    if spec is None or not spec.has_location or spec.origin is None:
-        return False
-    return not any(Path(spec.origin).is_relative_to(path) for path in STANDARD)
-
-
-def _modules(name: str, package: str | None) -> list[types.ModuleType]:
-    """Return the modules that an import within a function gives, the packages above it too."""
-    found = []
-    for path in (name, f"{package}.{name}" if package else name):
-        standard = _package(path) in LIBRARIES and not _shadows(_package(path))
-        if standard or installed(path):
-            continue
-        with contextlib.suppress(Exception):  # the import may fail in any way, and will say so then
-            importlib.import_module(path)
-        parts = path.split(".")
-        above = (".".join(parts[: i + 1]) for i in range(len(parts)))
-        found += [module for one in above if (module := sys.modules.get(one)) is not None]
-    return found
-
-
-@functools.cache
-def installed(module: str | None) -> bool:
-    """Tell whether a module is of an installed package."""
-    try:
-        spec = importlib.util.find_spec(_package(module))
-    except (ImportError, ValueError):
-        return False
-    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    return any(Path(p).is_relative_to(path) for p in places if p for path in PATHS)
-
-
 def _is_heap(cls: type) -> bool:
     return bool(cls.__flags__ & (1 << 9))
 
@@ -733,13 +679,3 @@ def _transparent(cls: Hashable) -> bool:
     slots = sum(isinstance(v, types.MemberDescriptorType) for v in mine.values())
     most = POINTER * (slots + ("__dict__" in mine) + ("__weakref__" in mine))
     return cls.__basicsize__ - cls.__base__.__basicsize__ <= most and _transparent(cls.__base__)
-
-
-@functools.cache
-def _names(code: types.CodeType, *operations: str) -> frozenset[str]:
-    """Return the names that some code, or a function inside it, has these operations on."""
-    names = {str(op.argval) for op in dis.get_instructions(code) if op.opname in operations}
-    for part in code.co_consts:
-        if isinstance(part, types.CodeType):
-            names |= _names(part, *operations)
-    return frozenset(names)

@@ -33,9 +33,10 @@ import torch
 from torch import Tensor
 
 from dpdt.algorithm.batch import Data, leaves
+from dpdt.algorithm.names import installed
 from dpdt.algorithm.places import same_bits
 from dpdt.algorithm.randomness import seed_of, seeded
-from dpdt.algorithm.reachable import PLAIN, Items, Opaque, Place, Snapshot, Table, installed
+from dpdt.algorithm.reachable import PLAIN, Items, Opaque, Place, Snapshot, Table
 from dpdt.errors import InputError, Tainted
 
 MEMBERS = 256  # of a container that is compared at every read

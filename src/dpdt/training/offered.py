@@ -25,7 +25,7 @@ from dpdt.methods.plan import Plan
 from dpdt.models.metrics import Held
 from dpdt.models.trial import tried
 from dpdt.noise import Randomness
-from dpdt.tasks import AUTO
+from dpdt.tasks import AUTO, Task
 from dpdt.training.augment import over_views
 from dpdt.training.ranks import refuse_empty, refuse_sharded
 
@@ -81,18 +81,7 @@ class Offered:
             metric=given.get("metric"),
             test=theirs,
         )
-        task = found.judge.task
-        if method.needs_public and task is not None and task.name != "classification":
-            raise InputError(
-                f"method.name: {method.name} gives public inputs class numbers of its own, so it "
-                f"is for classification, and the task is {task.name}; use dpdt or dpsgd"
-            )
-        if task is not None and task.name == "regression" and getattr(method, "lr", 0) == AUTO:
-            warnings.warn(
-                "method.lr: 'auto' was fitted to classification, and is often several times too "
-                "large for regression; give a number, such as 0.1, and try it on public data",
-                stacklevel=2,
-            )
+        _check_task(found.judge.task, method)
         read, alone = found.numbers.read, found.numbers.alone
         return cls(
             data=read(mine),
@@ -136,3 +125,20 @@ def as_read(training: Training, data: Any) -> Training:
     """The settings, with the workers that a DataLoader has, unless they say a number."""
     number = training.train.workers or workers_of(data)
     return replace(training, train=replace(training.train, workers=number))
+
+
+def _check_task(task: Task | None, method: Method) -> None:
+    """Refuse a task that the method is not for; warn of a rule that was fitted to another."""
+    if task is None or task.name == "classification":
+        return
+    if method.needs_public:
+        raise InputError(
+            f"method.name: {method.name} gives public inputs class numbers of its own, so it "
+            f"is for classification, and the task is {task.name}; use dpdt or dpsgd"
+        )
+    if task.name == "regression" and getattr(method, "lr", 0) == AUTO:
+        warnings.warn(
+            "method.lr: 'auto' was fitted to classification, and is often several times too "
+            "large for regression; give a number, such as 0.1, and try it on public data",
+            stacklevel=3,
+        )
