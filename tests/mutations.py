@@ -1102,7 +1102,7 @@ EXECUTOR = [
         "algorithm/reachable.py",
         "threads run at the same time although code writes to what they share",
         "self.writes |= changes(",
-        "str.format(\"\", ",
+        'str.format("", ',
         ("tests/algorithm/test_reachable.py",),
     ),
     Mutation(

@@ -31,6 +31,7 @@ __all__ = [
     "check_ledger",
 ]
 
+SQUARABLE = (1e-100, 1e100)  # numbers whose squares float64 can hold
 # Composition is first: if nothing is proven, the table begins with why composition does not hold.
 ACCOUNTANTS: tuple[Accountant, ...] = (
     Composition(),
@@ -135,10 +136,11 @@ def _check_noise(ledger: Ledger) -> None:
     """Refuse coefficients of correlated noise, and groups of examples, that no run can have."""
     header = ledger.header
     first, *rest = header.coefficients or (0.0,)
-    if not (first > 0 and all(c >= 0 and math.isfinite(c) for c in header.coefficients)):
+    least, most = SQUARABLE
+    if not (first >= least and all(0 <= c <= most for c in header.coefficients)):
         raise InputError(
-            f"the ledger has the coefficients {list(header.coefficients)}; the first must be above "
-            "0, and none below"
+            f"the ledger has the coefficients {list(header.coefficients)}; the first must be "
+            f"{least:g} or more, none below 0, and none above {most:g}"
         )
     if rest and not ledger.reached <= header.horizon:
         raise InputError(
@@ -161,7 +163,25 @@ def _check_noise(ledger: Ledger) -> None:
         )
 
 
+def _check_lattice(setting: Setting, header: Header) -> None:
+    """Refuse a lattice that would swallow the noise, or that moves more than is accounted."""
+    grids, rounding = setting.grid or setting.spacing, setting.rounding
+    if not setting.spacing:
+        return
+    if not rounding:
+        raise InputError("the ledger has a lattice, and no rounding to it")
+    for s, grid, moved, block in zip(setting.spacing, grids, rounding, header.blocks, strict=True):
+        if s and (math.frexp(s)[0] != 0.5 or grid < s or moved < s * math.sqrt(block.size)):
+            raise InputError(
+                f"the ledger has a lattice of spacing {s:g} that is published on a grid of "
+                f"{grid:g}, and {moved:g} as what rounding can add; the spacing must be a power of "
+                "two, the grid no finer, and rounding at least the spacing times the root of the "
+                "number of parameters"
+            )
+
+
 def _check_setting(setting: Setting, header: Header) -> None:
+    least, most = SQUARABLE
     for name, value in asdict(setting).items():
         if not isinstance(value, tuple):
             _check_number(name, value)
@@ -174,6 +194,12 @@ def _check_setting(setting: Setting, header: Header) -> None:
             raise InputError(f"the ledger has {len(value)} values of {name} for {wanted} {what}")
         for number in value:
             _check_number(name, number)
+            if name in ("clip", "noise") and number and not least <= number <= most:
+                raise InputError(
+                    f"the ledger has a {name} of {number}; it must be 0, or from {least:g} to "
+                    f"{most:g}"
+                )
+    _check_lattice(setting, header)
     if not all(setting.penalties):
         raise InputError("the ledger has a penalty of 0 among its penalties; it must be above 0")
     if not 0.0 < setting.contraction <= 1.0:

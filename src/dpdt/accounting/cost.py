@@ -142,7 +142,7 @@ def _deltas(cost: Cost, relation: str) -> np.ndarray:
     """δ at every ε of `tuning.RELIEF`."""
     number, costs = sum(steps for _, _, steps in cost.steps), _fewer(cost.steps)
     gaussian = math.hypot(cost.mu, cost.everyone)
-    if math.isinf(gaussian):
+    if not gaussian < math.inf:
         return np.ones(len(tuning.RELIEF))
     loss, reach = _losses(cost.mu, costs) if costs else (0.0, math.inf)
     if loss > HOPELESS or reach > FARTHEST:  # as if all took part
@@ -166,9 +166,9 @@ def _epsilon(cost: Cost, relation: str, delta: float, interval: float) -> float:
             f"privacy.delta: must be at least {float(least):g} for {number} steps of poisson "
             f"sampling, found {delta:g}; rounding in privacy-loss distributions outweighs less"
         )
-    if not costs or math.isinf(cost.mu):
+    if not costs or not cost.mu < math.inf:
         return epsilon_of(cost.mu, delta)
-    if any(math.isinf(mu) for _, mu in costs):
+    if not all(mu < math.inf for _, mu in costs):
         return math.inf
     loss, reach = _losses(cost.mu, costs)
     if loss > HOPELESS or reach > FARTHEST:

@@ -38,10 +38,13 @@ def log_delta(epsilon: float, mu: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The smallest ε for which a μ-GDP mechanism is (ε, δ)-DP, rounded up."""
+    """The smallest ε for which a μ-GDP mechanism is (ε, δ)-DP, rounded up.
+
+    A μ that is no number bounds nothing.
+    """
     if mu == 0:
         return 0.0
-    if math.isinf(mu):
+    if not mu < math.inf:
         return math.inf
     target = math.log(delta)
     if log_delta(0.0, mu) <= target:

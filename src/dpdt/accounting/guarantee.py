@@ -118,9 +118,11 @@ def unless_algorithm_1(header: Header) -> str | None:
 
 def unless_partition(header: Header) -> str | None:
     """Why a bound for mini-batches that form a partition has nothing to say of a run."""
-    if header.sampling == "partition":
-        return None
-    return "the bound is for mini-batches of a partition; this run samples by Poisson"
+    if header.sampling != "partition":
+        return "the bound is for mini-batches of a partition; this run samples by Poisson"
+    if header.relation == "add-remove":
+        return "examples are dealt by their number, which add-remove takes to be private"
+    return None
 
 
 def common_conditions(accountant: Accountant, ledger: Ledger) -> tuple[Condition, ...]:

@@ -36,7 +36,7 @@ def composed_mu(ledger: Ledger, squares: Sequence[float]) -> float:
     """μ of a run with a partition and correlated noise; `squares` are r² of its runs of steps."""
     header = ledger.header
     everywhere = header.memory == "auxiliary" or header.unit != "example" or header.reshuffle
-    period = 1 if everywhere else header.batches
+    period = 1 if everywhere else max(1, min(header.batches, ledger.reached))
     if not all(map(math.isfinite, squares)):
         return math.inf
     worst = np.zeros(period)

@@ -61,7 +61,7 @@ limit = click.option(
 )
 paid = click.option(
     "--paid",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     multiple=True,
     help="Another folder of runs to count for --limit. May be repeated.",
 )

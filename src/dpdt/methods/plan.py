@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdt.accounting import by_name, check_delta
+from dpdt.accounting import SQUARABLE, by_name, check_delta
 from dpdt.accounting.calibrate import calibrate
 from dpdt.accounting.composition import Composition
 from dpdt.algorithm.recipe import Recipe
@@ -37,7 +37,7 @@ SURPLUS = 4  # how many times the nominal number of examples there may be
 IN_USERS = (
     "; with unit 'user' a batch_size of b takes as many examples a step as b users own on average"
 )
-LEAST, MOST = 1e-100, 1e100  # numbers whose squares float64 can hold
+LEAST, MOST = SQUARABLE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,7 @@ def _in(folder: Path) -> list[Found]:
         found = [one for one in found if one.path.name != PLAN or one.ledger.data != own]
     if is_run(folder):
         found.append(_run(Run(folder)))
-    elif (folder / CERTIFICATE).is_file():
+    if (folder / CERTIFICATE).is_file():
         found.append(_released(folder))
     for one in found:
         try:
@@ -115,7 +115,11 @@ def _is_paid(folder: Path, name: str) -> bool:
     if folder.name != RUNS or not is_private(folder.parent) or not name.isdigit():
         return False
     tune, run = Run(folder.parents[1]).ledger().tuned, Run(folder / name)
-    return tune is not None and (not is_run(run.path) or run.ledger().tuned == tune)
+    if tune is None:
+        return False
+    if is_run(run.path):
+        return run.ledger().tuned == tune
+    return not any(next(run.path.rglob(file), None) for file in (LEDGER, CERTIFICATE))
 
 
 def _refuse_lost(folder: Path) -> None:
