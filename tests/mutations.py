@@ -3837,6 +3837,13 @@ ACCOUNTING = [
         ("tests/training/test_turns.py",),
     ),
     Mutation(
+        "training/loader.py",
+        "data are checked while another thread reads them",
+        "            with kept():  # not while another thread reads\n",
+        "            if True:\n",
+        ("tests/training/test_turns.py",),
+    ),
+    Mutation(
         "algorithm/randomness.py",
         "a fork waits for a thread that it does not have",
         "    _LOCK = threading.RLock()\n\n\nif",

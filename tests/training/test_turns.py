@@ -9,10 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from dpdt import models
 from dpdt.algorithm import passes, randomness
 from dpdt.algorithm.randomness import kept
+from dpdt.data import Facts
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger
+from dpdt.models import networks
+from dpdt.models.settings import ModelSettings
 from tests.numbers import prepare
 
 DATA = torch.randn(40, 5), torch.arange(40) % 2
@@ -245,3 +249,41 @@ def test_a_fork_does_not_wait_for_the_draws_of_another_thread():
     finally:
         go_on.set()
         thread.join(60)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(DATA[1])
+
+    def __getitem__(self, number):
+        return DATA[0][number], DATA[1][number]
+
+
+def test_checks_and_new_models_wait_while_another_thread_draws(monkeypatch):
+    step, loader = prepare(
+        nn.Linear(5, 2), Rows(), auxiliaries=4, noise=1.0, epochs=2, batch_size=8
+    )
+    step(next(iter(loader)))
+    lock, held, order = Shown(), threading.Event(), []
+    monkeypatch.setattr(randomness, "_LOCK", lock)
+
+    def hold():
+        with kept():
+            held.set()
+            assert lock.taken.wait(60)
+            order.append("read")
+
+    loader.data.reads.check = lambda: order.append("data")
+    step.engine.executor._refuse_between = lambda: order.append("model")
+    monkeypatch.setattr(networks, "mlp", lambda *_: order.append("weights"))
+    small = ModelSettings(name="linear"), Facts(examples=1, shape=(5,), classes=2), 0
+    calls = (loader.check, step.engine.check, lambda: models.build(*small))
+    for call, what in zip(calls, ("data", "model", "weights"), strict=True):
+        order.clear(), held.clear(), lock.taken.clear()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(60)
+        call()
+        lock.taken.set()
+        thread.join(60)
+        assert order == ["read", what]
