@@ -3818,8 +3818,36 @@ ACCOUNTING = [
     Mutation(
         "training/turns.py",
         "two threads take steps at the same time",
-        "if not self._lock.acquire(blocking=False):",
-        "if not self._lock.acquire(blocking=True):",
+        "if not self._stepping.acquire(blocking=False):",
+        "if not self._stepping.acquire(blocking=True):",
+        ("tests/training/test_turns.py",),
+    ),
+    Mutation(
+        "training/turns.py",
+        "a step does not wait for what is being recorded",
+        "            with self._lock:\n                yield\n",
+        "            yield\n",
+        ("tests/training/test_turns.py",),
+    ),
+    Mutation(
+        "algorithm/randomness.py",
+        "threads draw from each other's generators",
+        "    with _LOCK:\n",
+        "    with threading.RLock():\n",
+        ("tests/training/test_turns.py",),
+    ),
+    Mutation(
+        "training/loader.py",
+        "data are checked while another thread reads them",
+        "            with kept():  # not while another thread reads\n",
+        "            if True:\n",
+        ("tests/training/test_turns.py",),
+    ),
+    Mutation(
+        "algorithm/randomness.py",
+        "a fork waits for a thread that it does not have",
+        "    _LOCK = threading.RLock()\n\n\nif",
+        "    _LOCK = _LOCK\n\n\nif",
         ("tests/training/test_turns.py",),
     ),
     Mutation(

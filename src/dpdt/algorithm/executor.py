@@ -167,8 +167,8 @@ class Executor:
 
     def check(self) -> None:
         """Set the model's attributes back, and refuse any change of what is not trained."""
-        self._refuse_between()
-        with full_precision(), torch.no_grad(), kept():
+        with full_precision(), torch.no_grad(), kept():  # no other run is in a pass
+            self._refuse_between()
             self._refuse_another_loss()
         self._restore()
         self.kept.check()

@@ -9,12 +9,18 @@ Where auxiliaries are computed one by one, all global generators are set before 
 Where auxiliaries are computed together by `vmap`, dropout is a hash of (seed, step, key, call,
 entry), which vmap can map over examples (`Keyed`). A model that draws anything else is refused by
 vmap, and is computed one by one.
+
+The global generators belong to the whole process. Whoever sets them holds `kept()`, which one
+thread can hold at a time, so that runs in several threads do not draw from each other's. Threads
+that work within it (lanes.py) neither set nor use them, and need not hold it.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +32,18 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from dpdt.mixing import GOLDEN, fractions, hashed, mix
+
+_LOCK = threading.RLock()  # who may use the global generators
+
+
+def _new_lock() -> None:
+    """A fork has none of its parent's other threads, which could give the lock back."""
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
 
 
 def seed_of(seed: int, step: int, key: int) -> int:
@@ -94,16 +112,17 @@ class Globals:
 
 @contextmanager
 def kept() -> Iterator[Globals]:
-    """Leave the global generators as they were, whatever happens inside."""
-    before = Globals()
-    try:
-        yield before
-    finally:
-        before.restore()
+    """Leave the global generators as they were, whatever happens inside. Other threads wait."""
+    with _LOCK:
+        before = Globals()
+        try:
+            yield before
+        finally:
+            before.restore()
 
 
 def seeded(seed: int, step: int, key: int) -> None:
-    """Set all global generators, for one auxiliary."""
+    """Set all global generators, for one auxiliary. Only within `kept()`."""
     number = seed_of(seed, step, key)
     torch.default_generator.manual_seed(number)
     random.seed(number)

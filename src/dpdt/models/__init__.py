@@ -134,11 +134,12 @@ def build(model: ModelSettings, facts: Facts, seed: int) -> nn.Module:
     facts = outputs(model, facts)
     import torch
 
+    from dpdt.algorithm.randomness import kept
     from dpdt.models import networks, pretrained
     from dpdt.models.patches import Patched
     from dpdt.models.scattering import Scattered
 
-    with torch.random.fork_rng(devices=[]):
+    with kept():
         torch.manual_seed(seed)
         match model.name:
             case "linear":

@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dpdt.algorithm.randomness import kept
 from dpdt.mechanism import full_precision
 from dpdt.models import encoders, pretrained
 from dpdt.models.classifier import Classifier
@@ -121,7 +122,7 @@ def _whole(model: Classifier) -> Any:
     if model.pooling == "last":
         config.pad_token_id = pretrained.tokenizer(model.settings).pad_token_id
     try:
-        with torch.random.fork_rng(devices=[]):
+        with kept():
             whole = getattr(transformers, kind).from_config(config, trust_remote_code=False)
         whole.base_model.load_state_dict(backbone.state_dict())
         getattr(whole, head).load_state_dict(model.head.state_dict())

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from dpdt import models
+from dpdt.algorithm.randomness import kept
 from dpdt.data import GIVEN
 from dpdt.errors import InputError
 from dpdt.releasing import canonical, inside
@@ -122,7 +123,7 @@ def _rebuilt(found: Description, path: Path) -> nn.Module:
 
 def _built(found: Description, path: Path) -> nn.Module:
     try:
-        with torch.random.fork_rng(devices=[]):
+        with kept():
             return rebuild(found, path)
     except InputError as error:
         raise InputError(f"{path / FILE}: {error}") from None

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
 from dpdt.algorithm.places import same_bits
+from dpdt.algorithm.randomness import kept
 from dpdt.data.access import read, sample
 from dpdt.data.each import Each
 from dpdt.distributed.world import World
@@ -94,7 +95,8 @@ class Loader(Single):
     def check(self) -> None:
         """Refuse data that were changed since the run began, as far as one can see."""
         if isinstance(self.data, Each):
-            self.data.reads.check()
+            with kept():  # not while another thread reads
+                self.data.reads.check()
         if self._state() != self._began:
             raise Tainted(
                 "the training data were changed during the run, so that an example may depend on "
