@@ -1102,7 +1102,7 @@ EXECUTOR = [
         "algorithm/reachable.py",
         "threads run at the same time although code writes to what they share",
         "self.writes |= changes(",
-        "str.format(\"\", ",
+        'str.format("", ',
         ("tests/algorithm/test_reachable.py",),
     ),
     Mutation(
@@ -2332,8 +2332,8 @@ STEPS = [
     Mutation(
         "training/step.py",
         "resume: the ledger need not begin with the checkpoint",
-        "            if not begins_with(ledger.runs, runs):\n",
-        "            if False:\n",
+        "            if not begins_with(ledger.runs, runs) or",
+        "            if",
         (RESUMED, STATE),
     ),
     Mutation(
@@ -3366,6 +3366,20 @@ ACCOUNTING = [
         "return whole if exact else replace(whole, forks=[*whole.forks, nonce()])",
         "return whole",
         (BUDGET,),
+    ),
+    Mutation(
+        "training/recorder.py",
+        "an older checkpoint's noise is drawn again after a fork",
+        'if state["step"]["forks"] != ledger.forks:',
+        "if False:",
+        (RESUMED,),
+    ),
+    Mutation(
+        "training/step.py",
+        "resume: the ledger need not have the forks of the checkpoint",
+        " or ledger.forks[: len(forks)] != forks:",
+        ":",
+        (RESUMED,),
     ),
     Mutation(
         "training/recorder.py",
