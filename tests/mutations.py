@@ -3348,6 +3348,27 @@ ACCOUNTING = [
     ),
     Mutation(
         "runs/plan.py",
+        "a plan that was cut says what a run will have paid",
+        "if not plan.closed or (plan",
+        "if (plan",
+        (BUDGET,),
+    ),
+    Mutation(
+        "runs/plan.py",
+        "another run's plan says what a run will have paid",
+        "(plan.header, plan.data) != (now.header, now.data)",
+        "False",
+        (BUDGET,),
+    ),
+    Mutation(
+        "runs/plan.py",
+        "a plan need not have what was done",
+        " and first[-1].steps >= last.steps",
+        "",
+        (BUDGET,),
+    ),
+    Mutation(
+        "runs/plan.py",
         "a run that is under way was never voided",
         "exports=now.exports, voids=now.voids)",
         "exports=now.exports)",
