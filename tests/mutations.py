@@ -4936,8 +4936,15 @@ TUNES = [
     Mutation(
         "training/tune.py",
         "a run of a tune that was begun is made again",
-        'if not goes_on and coins["begun"] == number:',
-        "if False:",
+        'if not goes_on and coins["begun"] == number and not (there',
+        "if False and not (there",
+        TUNE,
+    ),
+    Mutation(
+        "runs/__init__.py",
+        "a run of a tune whose ledger has steps is made again",
+        "return not (ledger.runs or ledger.forks)",
+        "return True",
         TUNE,
     ),
     Mutation(
