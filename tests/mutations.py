@@ -715,6 +715,27 @@ LEDGERS = [
 
 RELEASES = [
     Mutation(
+        "releasing/hidden.py",
+        "the model is forgotten before the rest",
+        "key=lambda path: path.name == MODEL",
+        "key=lambda path: path.name != MODEL",
+        (RELEASE,),
+    ),
+    Mutation(
+        "releasing/making.py",
+        "another release in the run's folder is taken for the run's own",
+        "all(body[name] == wanted[name] for name in names)",
+        "True",
+        (RELEASE,),
+    ),
+    Mutation(
+        "releasing/making.py",
+        "a release in the run's folder that does not verify is taken for the run's own",
+        "    if not verify(folder).ok:\n        return None\n",
+        "",
+        (RELEASE,),
+    ),
+    Mutation(
         "releasing/found.py",
         "a copy that went on with fresh noise is a copy",
         " or ledger.forks != earlier.forks:",

@@ -245,7 +245,8 @@ def test_a_tune_goes_on_with_a_run_that_stopped_before_its_first_checkpoint(
         with pytest.raises(Killed):
             tuned(tmp_path / "t")
     stopped = Run(tmp_path / "t" / "private" / "runs" / str(number))
-    assert stopped.ledger_path.is_file() and not stopped.has_checkpoint
+    assert stopped.ledger_path.is_file()
+    assert not stopped.has_checkpoint
     writer = LedgerWriter(stopped.ledger().header)
     before = stopped.ledger_path.read_bytes()
     writer.reopen(stopped.ledger_path)
