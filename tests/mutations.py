@@ -715,6 +715,27 @@ LEDGERS = [
 
 RELEASES = [
     Mutation(
+        "releasing/hidden.py",
+        "the model is forgotten before the rest",
+        "key=lambda path: path.name == MODEL",
+        "key=lambda path: path.name != MODEL",
+        (RELEASE,),
+    ),
+    Mutation(
+        "releasing/making.py",
+        "another release in the run's folder is taken for the run's own",
+        "all(body[name] == wanted[name] for name in names)",
+        "True",
+        (RELEASE,),
+    ),
+    Mutation(
+        "releasing/making.py",
+        "a release in the run's folder that does not verify is taken for the run's own",
+        "    if not verify(folder).ok:\n        return None\n",
+        "",
+        (RELEASE,),
+    ),
+    Mutation(
         "releasing/found.py",
         "a copy that went on with fresh noise is a copy",
         " or ledger.forks != earlier.forks:",
@@ -2332,8 +2353,8 @@ STEPS = [
     Mutation(
         "training/step.py",
         "resume: the ledger need not begin with the checkpoint",
-        "            if not begins_with(ledger.runs, runs):\n",
-        "            if False:\n",
+        "            if not begins_with(ledger.runs, runs) or",
+        "            if",
         (RESUMED, STATE),
     ),
     Mutation(
@@ -3348,6 +3369,27 @@ ACCOUNTING = [
     ),
     Mutation(
         "runs/plan.py",
+        "a plan that was cut says what a run will have paid",
+        "if not plan.closed or (plan",
+        "if (plan",
+        (BUDGET,),
+    ),
+    Mutation(
+        "runs/plan.py",
+        "another run's plan says what a run will have paid",
+        "(plan.header, plan.data) != (now.header, now.data)",
+        "False",
+        (BUDGET,),
+    ),
+    Mutation(
+        "runs/plan.py",
+        "a plan need not have what was done",
+        " and first[-1].steps >= last.steps",
+        "",
+        (BUDGET,),
+    ),
+    Mutation(
+        "runs/plan.py",
         "a run that is under way was never voided",
         "exports=now.exports, voids=now.voids)",
         "exports=now.exports)",
@@ -3366,6 +3408,20 @@ ACCOUNTING = [
         "return whole if exact else replace(whole, forks=[*whole.forks, nonce()])",
         "return whole",
         (BUDGET,),
+    ),
+    Mutation(
+        "training/recorder.py",
+        "an older checkpoint's noise is drawn again after a fork",
+        'if state["step"]["forks"] != ledger.forks:',
+        "if False:",
+        (RESUMED,),
+    ),
+    Mutation(
+        "training/step.py",
+        "resume: the ledger need not have the forks of the checkpoint",
+        " or ledger.forks[: len(forks)] != forks:",
+        ":",
+        (RESUMED,),
     ),
     Mutation(
         "training/recorder.py",
@@ -4929,8 +4985,15 @@ TUNES = [
     Mutation(
         "training/tune.py",
         "a run of a tune that was begun is made again",
-        'if not goes_on and coins["begun"] == number:',
-        "if False:",
+        'if not goes_on and coins["begun"] == number and not (there',
+        "if False and not (there",
+        TUNE,
+    ),
+    Mutation(
+        "runs/__init__.py",
+        "a run of a tune whose ledger has steps is made again",
+        "return not (ledger.runs or ledger.forks)",
+        "return True",
         TUNE,
     ),
     Mutation(

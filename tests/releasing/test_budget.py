@@ -564,6 +564,26 @@ class TestUnderWay:
             run(chosen, tmp_path / "b", show_progress=False, approve=self.within(tmp_path))
         assert budget([tmp_path]).data  # which counts what was done
 
+    @pytest.mark.parametrize("change", ["cut", "end", "stale", "other run", "other settings"])
+    def test_a_plan_that_is_not_of_the_run_is_not_counted_by(
+        self, tmp_path, monkeypatch, chosen, change
+    ):
+        cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
+        folder = Run(tmp_path / "cut")
+        path = folder.private_path / "plan.jsonl"
+        plan = Ledger.read(path)
+        text = {
+            "cut": text_of(replace(plan, closed=False, runs=plan.runs[:1])),
+            "end": text_of(replace(plan, closed=False)),
+            "stale": text_of(replace(plan, runs=[replace(plan.runs[0], steps=1)])),
+            "other run": text_of(replace(plan, data=sealed("other"))),
+            "other settings": text_of(replace(plan, header=replace(plan.header, examples=9))),
+        }[change]
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"plan\.jsonl: is not the whole plan of this run"):
+            at_its_end(folder)
+        assert budget([tmp_path]).data  # which counts what was done
+
 
 class TestRuns:
     """From configurations and from Python."""

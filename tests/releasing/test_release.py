@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from dpdt.releasing.card import card, plain
 from dpdt.releasing.description import describe
 from dpdt.releasing.making import release
 from dpdt.releasing.verify import verify
+from dpdt.runs import Run
 from dpdt.training import run as running
 from dpdt.weights import hash_of_file, hash_of_model
 from tests.training.interrupted import cut
@@ -216,6 +219,85 @@ def test_forgetting_deletes_what_is_hidden_and_nothing_else(run, tmp_path):
     assert verify(run.path / "release").ok
     with pytest.raises(InputError, match="has no model any more"):
         release(run.path, to=tmp_path / "third")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def killed(*_, **__):
+    raise Killed
+
+
+def test_a_release_that_was_killed_before_the_run_knew_of_it_is_finished(run, monkeypatch):
+    said = {"description": "digits", "forget": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "write_released", killed)
+        with pytest.raises(Killed):
+            release(run.path, **said)
+    before = (run.path / "release" / "certificate.json").read_bytes()
+    assert run.released() is None
+    for other in ({"description": "letters"}, {"description": "digits", "license": "mit"}):
+        with pytest.raises(InputError, match="already exists"):
+            release(run.path, **other, forget=True)
+    done = release(run.path, **said)
+    assert run.released()["digest"] == done.digest
+    assert (done.left, done.forgotten) == ({}, True)
+    assert (run.path / "release" / "certificate.json").read_bytes() == before
+
+
+def test_another_release_in_the_place_of_the_runs_own_is_not_taken_for_it(run, tmp_path):
+    release(run.path, to=tmp_path / "one")
+    shutil.copytree(tmp_path / "one", run.path / "release")
+    (run.path / "release.json").unlink()
+    (run.path / "release" / "README.md").write_text("changed")
+    with pytest.raises(InputError, match="already exists"):
+        release(run.path, forget=True)
+    shutil.rmtree(run.path / "release")
+    other = release(trained(), to=tmp_path / "other").path
+    shutil.copytree(other, run.path / "release")
+    with pytest.raises(InputError, match="already exists"):
+        release(run.path, forget=True)
+    assert run.model_path.is_file()
+    assert run.released() is None
+
+
+def test_forgetting_that_was_killed_is_finished_by_the_same_command(run, monkeypatch):
+    run.write_findings({})
+    (run.private_path / "zzz.bin").write_bytes(b"?")
+    unlink, names = Path.unlink, []
+
+    def dies(self, *given, **more):
+        unlink(self, *given, **more)
+        if self.parent == run.private_path:
+            names.append(self.name)
+            if len(names) == 2:
+                raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dies)
+        with pytest.raises(Killed):
+            release(run.path, forget=True)
+    assert run.model_path.is_file()
+    assert release(run.path, forget=True).left == {}
+    assert not run.model_path.exists()
+
+
+def test_the_model_is_forgotten_last(run, monkeypatch):
+    (run.private_path / "zzz.bin").write_bytes(b"?")
+    unlink, names = Path.unlink, []
+
+    def listed(self, *given, **more):
+        if self.parent == run.private_path:
+            names.append(self.name)
+        unlink(self, *given, **more)
+
+    monkeypatch.setattr(Path, "unlink", listed)
+    by_name = lambda self: iter(sorted(map(self.joinpath, os.listdir(self))))  # noqa: E731
+    monkeypatch.setattr(Path, "iterdir", by_name)
+    release(run.path, forget=True)
+    assert names[-1] == "model.safetensors"
+    assert "zzz.bin" in names
 
 
 def test_a_run_that_is_being_written_is_not_released(run, tmp_path):

@@ -15,6 +15,7 @@ from dpdt.data.access import fingerprint
 from dpdt.errors import InputError
 from dpdt.ledger import Ledger, LedgerWriter
 from dpdt.runs import Run
+from dpdt.training import recorder
 from dpdt.training import run as running
 from dpdt.training.depends import MACHINE, surroundings
 from dpdt.training.run import run
@@ -38,6 +39,40 @@ def test_steps_after_the_checkpoint_are_taken_again_but_recorded_once(tmp_path, 
     found = Ledger.read(ledger)
     assert (found.steps, found.closed, outcome.steps) == (8, True, 8)
     assert not found.repeats
+
+
+def test_an_older_checkpoint_goes_on_with_fresh_noise_once_there_was_any(
+    tmp_path, monkeypatch, capsys
+):
+    """Its own noise would answer again for steps that were taken with other noise since."""
+    chosen = config.load("digits", ("train.epochs=8", "privacy.epsilon=8.0"))
+    cut(monkeypatch, chosen, tmp_path / "cut", steps=2)
+    folder = Run(tmp_path / "cut")
+    checkpoint = folder.private_path / "checkpoint.pt"
+    older = checkpoint.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "same_ranks", lambda *_: False)
+        cut(patch, chosen, folder.path, steps=2, resume=True)
+    assert (folder.ledger().steps, len(folder.ledger().forks)) == (6, 1)
+    newer = checkpoint.read_bytes()
+    checkpoint.write_bytes(older)
+    cut(monkeypatch, chosen, folder.path, steps=1, resume=True)
+    assert "from a checkpoint that is older than its last fresh noise" in capsys.readouterr().err
+    assert (folder.ledger().steps, len(folder.ledger().forks)) == (8, 2)
+    checkpoint.write_bytes(newer)  # of the first fork
+    outcome = run(chosen, folder.path, show_progress=False, resume=True)
+    assert (outcome.steps, len(folder.ledger().forks)) == (10, 3)
+
+
+def test_a_ledger_without_the_fork_of_a_state_is_refused():
+    model = nn.Linear(3, 2)
+    examples = (torch.randn(40, 3), torch.randint(2, (40,)))
+    step, _ = prepare(model, examples, method="dpdt", epochs=1, batch_size=20, epsilon=8.0)
+    state = step.state_dict()
+    step.writer.fork("0" * 32)
+    step.resume(state, None)
+    with pytest.raises(InputError, match="does not begin with the steps of the checkpoint"):
+        step.resume({**state, "forks": ["1" * 32]}, None)
 
 
 def test_diagnostics_of_steps_that_are_taken_again_are_written_once(tmp_path, monkeypatch):

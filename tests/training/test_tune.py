@@ -225,6 +225,41 @@ def test_a_run_that_was_begun_cannot_be_made_again(tmp_path, monkeypatch):
         tuning.resume(tmp_path / "t", approve=lambda ledger: None)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_tune_goes_on_with_a_run_that_stopped_before_its_first_checkpoint(
+    tmp_path, monkeypatch, number
+):
+    """Of such a run the ledger has no step: nothing was drawn, and all of it can be made."""
+    drawn(monkeypatch, [0, 1], [0, 0])
+    begun, keep = [], Run.save_checkpoint
+
+    def dies(self, state):
+        if state["step"]["engine"]["steps"] == 0:
+            begun.append(self)
+            if len(begun) > number:
+                raise Killed
+        keep(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save_checkpoint", dies)
+        with pytest.raises(Killed):
+            tuned(tmp_path / "t")
+    stopped = Run(tmp_path / "t" / "private" / "runs" / str(number))
+    assert stopped.ledger_path.is_file()
+    assert not stopped.has_checkpoint
+    writer = LedgerWriter(stopped.ledger().header)
+    before = stopped.ledger_path.read_bytes()
+    writer.reopen(stopped.ledger_path)
+    writer.fork()
+    writer.pause()
+    with pytest.raises(InputError, match="was begun and has lost"):
+        tuning.resume(tmp_path / "t", approve=lambda ledger: None)
+    stopped.ledger_path.write_bytes(before)
+    result = tuning.resume(tmp_path / "t", approve=lambda ledger: None)
+    assert result.privacy.proven.valid
+    assert Run(tmp_path / "t").ledger().steps == 3
+
+
 def test_the_best_noisy_score_is_chosen_and_the_first_of_equals(tmp_path, monkeypatch):
     found = settings("method.lr=1.0,1.5,2.0")
     drawn(monkeypatch, [0, 1, 2, 0], [0, 1000, 0, -1000])

@@ -56,13 +56,18 @@ def left(run: Run) -> dict[str, str]:
 
 
 def forget(run: Run) -> None:
-    """Delete what is dangerous in private/. What a disk keeps of deleted files is beyond reach."""
+    """Delete what is dangerous in private/. What a disk keeps of deleted files is beyond reach.
+
+    The model goes last: as long as it is there, a kill leaves a run that can be told to forget.
+    """
     if run.private_path.is_symlink():
         raise InputError(f"{run.private_path}: is a link; delete what it leads to by hand")
     try:
-        for path in run.private_path.iterdir():
+        for path in sorted(run.private_path.iterdir(), key=lambda path: path.name == MODEL):
             if path.name in HARMLESS:
                 continue
+            if path.name == MODEL:
+                sync_folder(run.private_path)
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

@@ -21,8 +21,8 @@ from dpdt import data
 from dpdt.data.access import count
 from dpdt.data.given import Numbers, taken
 from dpdt.errors import ArgumentError, InputError
+from dpdt.releasing import canonical, hidden, signing
 from dpdt.releasing import certificate as certificates
-from dpdt.releasing import hidden, signing
 from dpdt.releasing.budget import around, refuse_beyond
 from dpdt.releasing.canonical import dump
 from dpdt.releasing.card import card
@@ -123,7 +123,10 @@ def release(
             audit=source.audit,
             **words,
         )
-        return _told(source, folder, _written(source, folder, said, key), forget)
+        body = _left_behind(source, folder, said, key, forget) or _written(
+            source, folder, said, key
+        )
+        return _told(source, folder, body, forget)
 
 
 def _refuse_beyond(limit: float | None, source: Source, paid: Sequence[str | Path]) -> None:
@@ -194,6 +197,31 @@ def _give_one_mode(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(stat.S_IMODE(mode))
+
+
+def _left_behind(
+    source: Source, folder: Path, said: Said, key: Any, forget: bool
+) -> dict[str, Any] | None:
+    """The certificate of this very release in the run's folder, if a kill left it unfinished.
+
+    It was killed before the run knew of it, or before all was forgotten, audits among it.
+    """
+    run = source.run
+    if run is None or folder.parent != run.path or not (folder / CERTIFICATE).is_file():
+        return None
+    if not verify(folder).ok:
+        return None
+    body: dict[str, Any] = canonical.load(canonical.read(folder / CERTIFICATE))
+    before = run.released()
+    if before is not None and not (forget and before["digest"] == body["digest"]):
+        return None
+    signed_part = certificates.signed_part(body)
+    wanted = certificates.claims(source.text, source.ledger, source.delta, said)
+    wanted["signature"] = None if key is None else signing.signed(key, signed_part)
+    names = ["weights", "ledger", "description", "license", "accuracy", "signature"]
+    if source.audit is not None:
+        names.append("audit")
+    return body if all(body[name] == wanted[name] for name in names) else None
 
 
 def _written(source: Source, folder: Path, said: Said, key: Any) -> dict[str, Any]:

@@ -206,6 +206,15 @@ class Run:
                     sync(path)
         checkpoint.save(self._private(CHECKPOINT), state)
 
+    @property
+    def unspent(self) -> bool:
+        """Whether a run stopped before its first checkpoint, so before its first step."""
+        later = (self._private(n) for n in (CHECKPOINT, TAIL, METRICS, MODEL))
+        if (self.path / METRICS).exists() or any(path.exists() for path in later):
+            return False
+        ledger = self.ledger()
+        return not (ledger.runs or ledger.forks)
+
     def load_checkpoint(self) -> dict[str, Any]:
         """What the run goes on from; if it cannot go on, why not."""
         if self.has_checkpoint:

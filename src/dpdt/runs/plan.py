@@ -80,8 +80,26 @@ def at_its_end(run: Run) -> tuple[Ledger, bool]:
             f"{path}: cannot be read, and the run may go on; what it will have paid is not known, "
             "so wait until it has ended, or restore the file"
         )
+    if not _goes_on_from(now, plan):
+        raise InputError(
+            f"{path}: is not the whole plan of this run, and the run may go on; what it will have "
+            "paid is not known, so wait until it has ended, or restore the file"
+        )
     # what nobody plans is as it is now
     return replace(plan, closed=False, exports=now.exports, voids=now.voids), True
+
+
+def _goes_on_from(now: Ledger, plan: Ledger) -> bool:
+    """Whether a plan has its end, is of the very run, and begins with what was done."""
+    if not plan.closed or (plan.header, plan.data) != (now.header, now.data):
+        return False
+    if not now.runs:
+        return True
+    *before, last = now.runs
+    first = plan.runs[: len(now.runs)]
+    if len(first) < len(now.runs) or first[:-1] != before:
+        return False
+    return replace(first[-1], steps=last.steps) == last and first[-1].steps >= last.steps
 
 
 def _there(path: Path) -> bool:

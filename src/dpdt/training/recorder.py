@@ -35,9 +35,23 @@ def expected(step: Step, folder: Run | None, state: Any, depends: dict[str, str]
     """
     if folder is None:
         return continued(step.plan, step.writer.ledger, None, exact=False)
-    exact = same_ranks(state["depends"], depends)
-    whole = continued(step.plan, folder.ledger(), state["step"], exact=exact)
+    ledger = folder.ledger()
+    exact = _why_fresh(state, ledger, depends) is None
+    whole = continued(step.plan, ledger, state["step"], exact=exact)
     return whole if exact else replace(whole, forks=[*whole.forks, nonce()])
+
+
+def _why_fresh(state: dict[str, Any], ledger: Ledger, depends: dict[str, str]) -> str | None:
+    """Why a run cannot go on from a state with the state's own draws, if it cannot.
+
+    After a fork the steps in the ledger had other draws: those of the state would be a second
+    answer about the same steps, which the ledger does not count.
+    """
+    if not same_ranks(state["depends"], depends):
+        return "by another number of ranks"
+    if state["step"]["forks"] != ledger.forks:
+        return "from a checkpoint that is older than its last fresh noise"
+    return None
 
 
 class Recorder:
@@ -95,14 +109,15 @@ class Recorder:
         It is gone on from bit for bit by as many ranks, unless there is more that numbers depend on
         than can be compared (`repeats`). Else it goes on with fresh noise and coins. Fresh ones are
         in a checkpoint before the first of them is drawn. So those of the old checkpoint are never
-        drawn again. `fork` is the number that this was announced with, if it was.
+        drawn again, not even if it is put back: it lacks a fork that the ledger has. `fork` is the
+        number that this was announced with, if it was.
         """
-        same = state and same_ranks(state["depends"], self.depends)
-        exact = self.world.from_first(same and self.repeats)
-        if state is not None and not same:
-            said = f"the run goes on by another number of ranks ({self.step.world.size}), so with "
-            said += "fresh noise"
-            print(said, file=sys.stderr)
+        why = None
+        if self.folder is not None and state is not None:
+            why = _why_fresh(state, self.folder.ledger(), self.depends)
+            if why is not None:
+                print(f"the run goes on {why}, so with fresh noise", file=sys.stderr)
+        exact = self.world.from_first(why is None and self.repeats)
         given = state or {}  # other ranks take rank 0's
         self.step.refuse_another(given.get("step", {}))  # before anything is written
         writer = self.step.writer

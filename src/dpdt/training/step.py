@@ -203,6 +203,7 @@ class Step(Single):
             "identity": identity,
             "engine": engine,
             "ledger": [[asdict(run.setting), run.steps, run.start] for run in ledger.runs],
+            "forks": list(ledger.forks),
             "exports": list(ledger.exports),
             "voids": list(ledger.voids),
         }
@@ -261,13 +262,15 @@ class Step(Single):
         Only for the very same run on the very same data, which the caller has checked. Steps that
         stand in the ledger are not recorded again: they come out as they did. Without `kept` draws
         are fresh, and steps that stand in the ledger are taken and recorded again. So it must be
-        where sums may round differently, as with another number of ranks.
+        where sums may round differently, as with another number of ranks, and where steps in the
+        ledger had fresh draws that the state knows nothing of.
         """
         with self.world.telling():
             state, kept = self._from_first(state), self.world.from_first(kept)
             self.refuse_another(state)
             ledger, runs = self.writer.ledger, runs_of(state)
-            if not begins_with(ledger.runs, runs):
+            forks = state["forks"]
+            if not begins_with(ledger.runs, runs) or ledger.forks[: len(forks)] != forks:
                 raise InputError(
                     "the ledger does not begin with the steps of the checkpoint: it was cut or "
                     "exchanged, and would not count what was spent; put the run's own ledger back"

@@ -220,9 +220,10 @@ def _make(
 ) -> int:
     """Make a run of the tune, or go on with it; its status."""
     folder = begun.folder(number)
-    goes_on = is_run(folder.path) and folder.has_checkpoint
-    if not goes_on and coins["begun"] == number:
-        if is_run(folder.path) and folder.result() is not None:
+    there = is_run(folder.path)
+    goes_on = there and folder.has_checkpoint
+    if not goes_on and coins["begun"] == number and not (there and folder.unspent):
+        if there and folder.result() is not None:
             return 0  # it has ended, and was not scored yet
         raise InputError(
             f"{folder.path}: was begun and has lost what it would go on from, so the tune cannot "
