@@ -3706,8 +3706,8 @@ ACCOUNTING = [
     Mutation(
         "accounting/guarantee.py",
         "a bound on partitions holds for Poisson sampling",
-        'if header.sampling == "partition":',
-        "if True:",
+        'if header.sampling != "partition":',
+        "if False:",
         (TABLE,),
     ),
     Mutation(
