@@ -123,10 +123,8 @@ def release(
             audit=source.audit,
             **words,
         )
-        body = _left_behind(source, folder, said, key, forget) or _written(
-            source, folder, said, key
-        )
-        return _told(source, folder, body, forget)
+        asked = (source, folder, said, key)
+        return _told(source, folder, _left_behind(*asked, forget) or _written(*asked), forget)
 
 
 def _refuse_beyond(limit: float | None, source: Source, paid: Sequence[str | Path]) -> None:
