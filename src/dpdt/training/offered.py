@@ -64,15 +64,11 @@ class Offered:
         mine = taken(data)
         if given.get("local"):
             refuse_empty(world, mine)
-        theirs = None if test is None else taken(test, "test")
+        theirs = _held_out(test)
         inputs = None if public is None else taken_inputs(public)
-        for examples in (mine, theirs, inputs):
-            if isinstance(examples, Each):
-                examples.reads.refuse_trained(p for p in model.parameters() if p.requires_grad)
+        _refuse_trained(model, mine, theirs, inputs)
         if inputs is not None and same_inputs(mine, inputs):
             raise InputError(f"public: {NOT_PUBLIC}")
-        if theirs is not None and not count(theirs):
-            warnings.warn("test: has no examples, so nothing is measured", stacklevel=2)
         found = tried(
             model,
             mine,
@@ -120,6 +116,21 @@ class Offered:
             by_name=self.by_name,
             diagnose=diagnose,
         )
+
+
+def _held_out(test: Any) -> Any:
+    """Take held-out examples as tensors or a Dataset; None if there are none given."""
+    theirs = None if test is None else taken(test, "test")
+    if theirs is not None and not count(theirs):
+        warnings.warn("test: has no examples, so nothing is measured", stacklevel=3)
+    return theirs
+
+
+def _refuse_trained(model: nn.Module, *parts: Any) -> None:
+    """Refuse Datasets that can reach what is trained."""
+    for examples in parts:
+        if isinstance(examples, Each):
+            examples.reads.refuse_trained(p for p in model.parameters() if p.requires_grad)
 
 
 def as_read(training: Training, data: Any) -> Training:
