@@ -46,3 +46,13 @@ def seeded(monkeypatch):
     torch.manual_seed(0)
     np.random.seed(0)
     monkeypatch.setattr("dpdt.noise.secrets.randbits", random.Random(0).getrandbits)
+
+
+@pytest.fixture
+def threads_of_users(monkeypatch):
+    """Processes that a test starts have as many threads as torch takes by itself.
+
+    Threads that wait leave their core to other tests.
+    """
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")

@@ -11,6 +11,7 @@ from markdown_it import MarkdownIt
 from dpdt.errors import InputError
 from tests.docs.pages import COMMAND, PAGES, ROOT, Block, blocks, check, run, wrapper
 
+pytestmark = pytest.mark.usefixtures("threads_of_users")
 FIRST = """
 dpdt train digits --set audit.canaries=200 --out runs/first
 dpdt audit runs/first

@@ -9,6 +9,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
+pytestmark = pytest.mark.usefixtures("threads_of_users")
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 SCRIPTS.remove(ROOT / "examples" / "torchrun.py")  # docs/scaling.md runs it, by two processes
 LIGHTNING = ROOT / "examples" / "with_lightning.py"

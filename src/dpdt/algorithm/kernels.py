@@ -24,8 +24,6 @@ from torch.autograd.function import BackwardCFunction
 
 from dpdt.errors import InputError
 
-ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the dimensions of a weight
-
 
 def takes_channels_last(value: Tensor) -> bool:
     """Whether no kernel behind a loss fails on channels last, as far as the graph shows."""
@@ -34,12 +32,16 @@ def takes_channels_last(value: Tensor) -> bool:
     )
 
 
+def channels_first(t: Tensor) -> Tensor:
+    """Images, or weights of convolutions, in the order of their dimensions; the values stay."""
+    return t.clone(memory_format=torch.contiguous_format) if _last(t) else t
+
+
 def lay_first(model: nn.Module) -> None:
     """Lay the weights of a model channels first, as torch does unless it is asked."""
     for tensor in (*model.parameters(), *model.buffers()):
-        order = ORDERS.get(tensor.dim())
-        if order and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=order):
-            tensor.data = tensor.data.contiguous()
+        if _last(tensor):
+            tensor.data = channels_first(tensor.data)
 
 
 def refuse_channels_last(value: Tensor, model: nn.Module) -> None:
@@ -89,5 +91,10 @@ def _skips(node: Any) -> bool:
 
 
 def _last(t: Tensor) -> bool:
-    """Whether the channels of a place lie closer together than its neighbours."""
-    return t.dim() > 3 and t.stride(1) < t.stride(-1)
+    """Whether the channels of a place lie side by side.
+
+    Along a dimension of 1 strides mean nothing, and still torch's kernels go by them.
+    """
+    if t.dim() < 4 or t.stride() == torch.empty(t.shape, device="meta").stride():
+        return False
+    return 0 < t.stride(1) <= t.stride(-1)

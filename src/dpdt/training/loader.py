@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from dpdt.algorithm.batch import Batch, Data, leaves, tree_map
+from dpdt.algorithm.kernels import channels_first
 from dpdt.algorithm.places import same_bits
 from dpdt.data.access import read, sample
 from dpdt.distributed.world import World
@@ -132,7 +132,7 @@ class Loader(Single):
         return Batch(
             step=step,
             epoch=step // self.batches,
-            data=tree_map(Tensor.contiguous, moved),  # channels first: see kernels.py
+            data=tree_map(channels_first, moved),
             sizes=part.sizes,
             keys=tuple(map(int, indices)) if self.alone else None,
             fixed=self.fixed,

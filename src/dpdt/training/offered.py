@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpdt.algorithm.batch import tree_map
 from dpdt.algorithm.gradients import Loss
+from dpdt.algorithm.kernels import channels_first
 from dpdt.algorithm.precision import at_precision
 from dpdt.data import frames
 from dpdt.data.access import count, take
@@ -92,7 +93,7 @@ class Offered:
         read, alone = found.numbers.read, found.numbers.alone
         return cls(
             data=read(mine),
-            public=None if inputs is None else tree_map(Tensor.contiguous, alone(inputs)),
+            public=None if inputs is None else tree_map(channels_first, alone(inputs)),
             loss=found.loss,
             held=Held(
                 judge=found.judge,
