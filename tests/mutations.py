@@ -57,6 +57,7 @@ class Mutation:
 USERS = "tests/training/test_users.py"
 AHEAD = "tests/training/test_ahead.py"
 ATTENTION = "tests/algorithm/test_attention.py"
+KERNELS = "tests/algorithm/test_kernels.py"
 ENCODERS = "tests/models/test_encoders.py"
 CALLBACKS = "tests/training/test_callbacks.py"
 OWN = "tests/training/test_own.py"
@@ -1424,8 +1425,8 @@ EXECUTOR = [
     Mutation(
         "algorithm/ways.py",
         "the order of images is tried on the data",
-        "data = made_up(batch.data, owner.expected)",
-        "data = batch.slice(0, max(1, min(owner.expected, max(batch.sizes))))",
+        "    data = made_up(batch.data, owner.expected)\n    try:",
+        "    data = batch.slice(0, max(1, min(owner.expected, max(batch.sizes))))\n    try:",
         (DECISIONS,),
     ),
     Mutation(
@@ -4759,10 +4760,45 @@ TAPPED = [
     ),
     Mutation(
         "algorithm/ways.py",
+        "kernels are looked for on the data",
+        "model, data = owner.copy(), made_up(batch.data, _usual_size(owner, batch))",
+        "model, data = owner.copy(), batch.slice(0, _usual_size(owner, batch))",
+        (DECISIONS,),
+    ),
+    Mutation(
+        "algorithm/kernels.py",
         "channels come last where a norm sees frozen features",
-        "            if _norms_constants(owner.loss(owner.copy(), data)):\n",
-        "            if False:\n",
+        "    return named and node.next_functions[0][0] is None\n",
+        "    return False\n",
         ("tests/algorithm/test_models.py",),
+    ),
+    Mutation(
+        "algorithm/kernels.py",
+        "channels come last where a convolution skips places",
+        "    return set(node._saved_weight.shape[2:]) == {1}\n",
+        "    return False\n",
+        (KERNELS,),
+    ),
+    Mutation(
+        "algorithm/kernels.py",
+        "channels come last where the graph does not show what is called",
+        "    return isinstance(node, BackwardCFunction)\n",
+        "    return False\n",
+        (KERNELS,),
+    ),
+    Mutation(
+        "training/loader.py",
+        "examples with channels last stay so",
+        "data=tree_map(channels_first, moved),",
+        "data=moved,",
+        (KERNELS,),
+    ),
+    Mutation(
+        "training/loop.py",
+        "weights with channels last stay so",
+        "    lay_first(model)\n",
+        "",
+        (KERNELS,),
     ),
     Mutation(
         "parts.py",
