@@ -4761,8 +4761,8 @@ TAPPED = [
     Mutation(
         "algorithm/ways.py",
         "kernels are looked for on the data",
-        "model, data = owner.copy(), made_up(batch.data, _usual_size(owner, batch))",
-        "model, data = owner.copy(), batch.slice(0, _usual_size(owner, batch))",
+        "model, data = owner.copy(), made_up(batch.data, owner.expected)",
+        "model, data = owner.copy(), batch.slice(0, owner.expected)",
         (DECISIONS,),
     ),
     Mutation(
