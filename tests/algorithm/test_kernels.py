@@ -8,8 +8,9 @@ from torch import nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from dpdt.algorithm import kernels
 from dpdt.algorithm.executor import Executor
-from dpdt.algorithm.kernels import lay_first
+from dpdt.algorithm.kernels import lay_first, takes_channels_last
 from dpdt.algorithm.layout import Layout
 from dpdt.algorithm.scaled import Scaled
 from dpdt.errors import InputError
@@ -91,6 +92,36 @@ def test_a_model_with_a_kernel_that_fails_on_channels_last_keeps_them_first(mode
     engine = engine_for(model(), memory="auxiliary", auxiliaries=3)
     take_step(engine, batch_of(images(4), (2, 1, 1)))
     assert engine.layout.channels_last == last
+
+
+def frozen():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Conv2d(4, 3, 6), nn.Flatten())
+    model[0].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "takes"),
+    [(lambda: Skipping(1), True), (Skipping, False), (frozen, False), (Hidden, False)],
+    ids=["steps of 1", "steps of 2", "frozen", "hidden"],
+)
+def test_the_graph_of_a_loss_shows_what_it_calls(model, takes):
+    value = default_loss(model(), images(2))
+    assert takes_channels_last(value) == takes
+
+
+def test_kernels_are_looked_for_on_made_up_inputs(monkeypatch):
+    def looked(value):
+        seen.extend(n._saved_input for n in kernels._behind(value) if "Convolution" in n.name())
+        return takes_channels_last(value)
+
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(kernels, "takes_channels_last", looked)
+    engine = engine_for(Skipping(1), memory="auxiliary", auxiliaries=3)
+    x, y = images(4)
+    take_step(engine, batch_of((torch.full_like(x, 777.0), y), (2, 1, 1)))
+    assert seen
+    assert not any((x == 777.0).any() for x in seen)
 
 
 @pytest.mark.parametrize(("stride", "last"), [(1, True), (2, False)])
