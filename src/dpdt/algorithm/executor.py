@@ -182,7 +182,7 @@ class Executor:
 
         So whatever one copy writes to them past torch's count is found by content.
         """
-        held = Snapshot({"": model})
+        held = Snapshot({"": model}, trained=tuple(self.layout.tensors))
         for place in held.places:
             if isinstance(place, Counted) and place.obj.is_leaf:
                 place.obj.grad = None
