@@ -541,7 +541,8 @@ class Test11State:
                 )  # fmt: skip
                 for batch in loader:
                     step(batch)
-                assert [how.lanes for how in step.engine.executor.found.values()] == [True]
+                # it writes to attributes, so no two threads compute at the same time
+                assert not any(how.lanes for how in step.engine.executor.found.values())
             finally:
                 torch.set_num_threads(before)
             results.append(model.layer.weight.detach().clone())
@@ -796,7 +797,9 @@ class TestIsolation:
             step.load_state_dict(state)
 
     @pytest.mark.parametrize("hidden", [True, False])
-    def test_teachers_that_are_coupled_by_the_loss_void_the_run(self, hidden):
+    def test_teachers_that_are_coupled_by_the_loss_void_the_run(self, hidden, monkeypatch):
+        # the first teacher is trained again: what the last has left may do little to itself
+        monkeypatch.setattr("dpdt.methods.pate.engine.secrets.randbelow", lambda n: n - 1)
         centre, now = [torch.zeros(6)], unseen(centre=torch.zeros(6))
 
         def loss(model, batch):
@@ -1145,7 +1148,7 @@ class Test13Resume:
         ledger = folder / "ledger.jsonl"
         lines = ledger.read_text().splitlines(keepends=True)
         ledger.write_text("".join(lines[:4]))  # a tail that was cut off
-        with pytest.raises(InputError, match="does not begin with the steps of the checkpoint"):
+        with pytest.raises(InputError, match="it was cut, so restore it"):
             run(chosen, folder, show_progress=False, resume=True)
 
     def test_batches_of_ones_own_are_refused(self):

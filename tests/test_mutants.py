@@ -799,11 +799,14 @@ class TestLanes:
         class Late(nn.Linear):
             def forward(self, x):
                 if float(x.detach().abs().max()) > 50.0:
-                    if how == "draws":
-                        x = x + torch.randn_like(x)
-                    else:
-                        now.model.left = float(x.detach().sum())
+                    x = x + disturb(x)
                 return super().forward(x)
+
+        def leave(x):
+            now.model.left = float(x.detach().sum())
+            return 0.0
+
+        disturb = torch.randn_like if how == "draws" else leave
 
         told = {"draws": "draws random numbers in some steps", "another model": "'left' of layer"}
         model, (x, y) = Late(6, 3), examples()

@@ -63,6 +63,7 @@ def test_a_false_claim_is_refuted(canary_run, tmp_path):
     shutil.copytree(canary_run, copy)
     ledger = Ledger.read(copy / "ledger.jsonl")
     (copy / "ledger.jsonl").unlink()
+    (copy / "private" / "tail.json").unlink()
     writer = LedgerWriter(ledger.header)
     writer.open(copy / "ledger.jsonl")
     from dataclasses import replace
