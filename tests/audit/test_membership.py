@@ -183,7 +183,7 @@ def test_a_shadow_has_another_start_and_other_noise(monkeypatch):
     chosen = config.load("digits", ("train.epochs=1", "privacy.noise_seed=5"))
     used, starts = [], []
 
-    def train(learner, data, *, public, using, task):
+    def train(learner, data, *, public, using, task, quiet):
         used.append(using)
         starts.append(torch.cat([p.detach().flatten() for p in learner.parameters()]))
 

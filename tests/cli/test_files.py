@@ -281,7 +281,7 @@ def test_every_command_has_an_example(name):
     [
         ("dpdt tr", ["plain,train"]),
         ("dpdt train dig", ["plain,digits", "file,dig"]),
-        ("dpdt account --set privacy.e", ["plain,privacy.epsilon="]),
+        ("dpdt account --set privacy.ep", ["plain,privacy.epsilon="]),
         ("dpdt train --method dps", ["plain,dpsgd"]),
     ],
 )

@@ -44,6 +44,7 @@ MASKED = {
 }
 VALUES = re.compile(r"[0-9a-f]{32,}|\d{4}-\d\d-\d\d")  # of these keys, if they are not tables
 OWN = (".npz", ".csv")  # the data themselves
+UNSEEN = (PrivateWarning, ResourceWarning)  # for who trains; when memory is collected
 # What a command says of the model, on held-out examples, and of time.
 SPOKEN = (
     re.compile(r"(?<=^accuracy )[\d.]+(?= on held-out examples$)", re.M),
@@ -114,7 +115,7 @@ def seen(folder, monkeypatch, act):
         spoken = pattern.sub("<said>", spoken)
     return {
         "status": status, "error": error, "ways": ways, "stdout": spoken, "stderr": err.getvalue(),
-        "warnings": [str(w.message) for w in said if w.category is not PrivateWarning],
+        "warnings": [str(w.message) for w in said if w.category not in UNSEEN],
         "files": files(Path()),
     }  # fmt: skip
 
