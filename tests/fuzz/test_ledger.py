@@ -27,7 +27,8 @@ HEADER = {
 }  # fmt: skip
 SETTING = {
     "kind": "setting", "clip": [1.0], "noise": [2.0], "penalty": 1.0, "lr": 0.1, "global_lr": 0.9,
-    "step_size": 0.9, "contraction": 1.0, "spacing": [2.0**-30], "rounding": [1e-8], "penalties": [],
+    "step_size": 0.9, "contraction": 1.0, "spacing": [2.0**-30], "rounding": [1e-8],
+    "penalties": [],
 }  # fmt: skip
 RECORDS = [
     HEADER,
